@@ -1,0 +1,1 @@
+"""depthkit: is the depth of my transformer doing any work, and what makes it work?"""

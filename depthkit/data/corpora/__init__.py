@@ -1,0 +1,1 @@
+"""Corpora, one registered file each."""

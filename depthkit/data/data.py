@@ -1,0 +1,161 @@
+"""An opened corpus: training batches without end, each held-out token once, and what is known about both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from depthkit.data import packing, store
+from depthkit.data.batch import Batch
+from depthkit.data.config import DataConfig
+from depthkit.data.interfaces import Loading, Splits, Tokenizer
+from depthkit.data.loader import Windows
+
+
+def open_data(config: DataConfig, seed: int) -> Data:
+    """Read, tokenise (or find in the cache) and split the configured corpus.
+
+    Args:
+        config: the corpus, the tokenizer and the windows.
+        seed: 0 or more; decides the order of training windows and nothing else.
+
+    Raises:
+        ValueError: data that is missing, empty, binary, too short or does not fit the tokenizer.
+        OSError: a file or the cache cannot be read or written.
+    """
+    folder = Path(config.cache).expanduser() if config.cache else store.default_folder()
+    corpus = config.corpus.component(config.corpus)
+    tokenizer = config.tokenizer.component(config.tokenizer, corpus, folder)
+    loading = Loading(
+        sequence_length=config.sequence_length,
+        document_mask=config.document_mask,
+        num_workers=config.num_workers,
+        seed=seed,
+        byte_lengths=tokenizer.byte_lengths,
+    )
+    return Data(tokenizer, corpus.open(tokenizer, folder), loading)
+
+
+class Data:
+    """Batches of one corpus; see `open_data`.
+
+    Raises:
+        ValueError: fewer training tokens than one window, or fewer than two held-out tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, splits: Splits, loading: Loading):
+        self.tokenizer = tokenizer
+        self._splits = splits
+        self._loading = loading
+        self._position: dict[str, Any] = {}
+        splits.train.check(loading)
+        if len(splits.validation.tokens) < 2:
+            raise ValueError(
+                "data.corpus: the held-out text has fewer than 2 tokens, so nothing can be scored"
+            )
+
+    def train(self, batch_size: int, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Batch]:
+        """Micro-batches number `start`, `start + 1`, ... over as many epochs as are asked for.
+
+        Micro-batch k depends on the data, the seed, the batch size and k alone.
+
+        Args:
+            batch_size: sequences per micro-batch.
+            start: number of the first micro-batch.
+            state: what `state(start)` gave; a streaming corpus can start above 0 only with it.
+
+        Raises:
+            ValueError: a size or number out of range, or a state of other data or of another position.
+        """
+        if batch_size < 1 or start < 0:
+            raise ValueError(
+                f"batch_size must be 1 or more and start 0 or more (got {batch_size} and {start})"
+            )
+        position = None if state is None else self._checked(state, start, batch_size)
+        return self._train(batch_size, start, position)
+
+    def _train(self, batch_size: int, start: int, position: dict[str, Any] | None) -> Iterator[Batch]:
+        source = self._splits.train.batches(batch_size, start, position, self._loading)
+        for number, (batch, after) in enumerate(source, start + 1):
+            self._position = {"micro_batch": number, "batch_size": batch_size, "source": after}
+            yield batch
+
+    def state(self, number: int) -> dict[str, Any]:
+        """What `train` needs to go on with micro-batch `number`, as plain JSON data.
+
+        For the micro-batch after the one that the last `train` gave out; at 0, before any was.
+
+        Raises:
+            ValueError: another number.
+        """
+        position = self._position or {"micro_batch": 0, "batch_size": None, "source": None}
+        if number and number != position["micro_batch"]:
+            raise ValueError(f"state of micro-batch {number}: training stands at {position['micro_batch']}")
+        if not number:
+            position = {"micro_batch": 0, "batch_size": None, "source": None}
+        return {**position, "identity": self._identity()}
+
+    def _identity(self) -> dict[str, str]:
+        return {"tokenizer": self.tokenizer.fingerprint, "train": self._splits.train.identity}
+
+    def _checked(self, state: dict[str, Any], start: int, batch_size: int) -> dict[str, Any] | None:
+        for name, value in self._identity().items():
+            if state["identity"][name] != value:
+                raise ValueError(
+                    f"data.{name}: differs from the data of the saved position "
+                    f"({state['identity'][name][:8]} then, {value[:8]} now)"
+                )
+        if state["micro_batch"] != start or state["batch_size"] not in (None, batch_size):
+            raise ValueError(
+                f"saved position is micro-batch {state['micro_batch']} of {state['batch_size']} sequences, "
+                f"not {start} of {batch_size}"
+            )
+        return state["source"]
+
+    def validation(self, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
+        """Held-out windows in the order of the text, each token but the very first scored exactly once.
+
+        The last window is padded with ids 0 and targets -100, and the last batch may hold fewer windows.
+
+        Args:
+            batch_size: sequences per batch.
+            max_tokens: at most this many scored tokens (but at least one window), in windows spread
+                evenly over the held-out text; None means all of it.
+
+        Raises:
+            ValueError: a size below 1.
+        """
+        if batch_size < 1 or (max_tokens is not None and max_tokens < 1):
+            raise ValueError(
+                f"batch_size and max_tokens must be 1 or more (got {batch_size} and {max_tokens})"
+            )
+        windows = Windows(self._splits.validation, self._loading)
+        numbers = self._validation_windows(max_tokens)
+        return (windows.__getitems__(numbers[i : i + batch_size]) for i in range(0, len(numbers), batch_size))
+
+    def _validation_windows(self, max_tokens: int | None) -> list[int]:
+        length, tokens = self._loading.sequence_length, len(self._splits.validation.tokens)
+        total = packing.num_windows(tokens, length)
+        wanted = total if max_tokens is None or max_tokens >= tokens - 1 else max(1, max_tokens // length)
+        return [i * total // wanted for i in range(wanted)]
+
+    def unigram_entropy(self) -> float:
+        """Nats per token of the scored held-out ids under their own distribution.
+
+        No model that ignores context can have a lower held-out loss.
+        """
+        counts = np.bincount(self._splits.validation.tokens[1:])
+        shares = counts[counts > 0] / counts.sum()
+        return float(-(shares * np.log(shares)).sum())
+
+    def summary(self) -> dict[str, Any]:
+        """Tokens and documents of each split, sha256 of their ids, tokenizer, windows per epoch."""
+        return {
+            "tokenizer": self.tokenizer.fingerprint,
+            "vocab_size": self.tokenizer.vocab_size,
+            **self._splits.train.summary(),
+            **self._splits.validation.summary("validation"),
+        }

@@ -1,0 +1,96 @@
+"""What a tokenizer, a corpus and a source of training batches have to offer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from depthkit.data.batch import Batch
+from depthkit.data.store import TokenStore
+
+Split = Literal["train", "validation"]
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back.
+
+    A component is built as `component(config, corpus, folder)`: `corpus` for tokenizers that learn from
+    text, `folder` (the cache) for those that keep what they learned.
+    """
+
+    vocab_size: int
+    """Number of ids; every id is below it."""
+    fingerprint: str
+    """Sha256 of everything that defines the mapping."""
+    bos: int | None
+    """The id put in front of every document; None when the vocabulary has no such mark."""
+
+    @property
+    def byte_lengths(self) -> NDArray[np.int64]:
+        """[vocab_size] bytes of text each id stands for; 0 for marks such as bos."""
+
+    def encode(self, text: str) -> NDArray[np.int64]:
+        """The ids of the text alone, without bos."""
+
+    def encode_many(self, texts: list[str]) -> list[NDArray[np.int64]]:
+        """`encode` of each text, in parallel where the library can."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids; marks are left out."""
+
+
+class Corpus(Protocol):
+    """A body of text or of token ids in two splits; built as `component(config)`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Sha256 of what is read and how it is split."""
+
+    def texts(self, split: Split) -> Iterator[str]:
+        """The documents of a split, in a fixed order."""
+
+    def open(self, tokenizer: Tokenizer, folder: Path) -> Splits:
+        """Token ids of both splits, kept under the cache folder where that saves work."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How windows become batches; the same for every corpus."""
+
+    sequence_length: int
+    document_mask: bool
+    num_workers: int
+    seed: int
+    byte_lengths: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What a corpus opens to."""
+
+    train: Source
+    validation: TokenStore
+
+
+class Source(Protocol):
+    """An endless, resumable supply of training batches."""
+
+    @property
+    def identity(self) -> str:
+        """Sha256 that tells whether a saved position belongs to this source."""
+
+    def check(self, loading: Loading) -> None:
+        """Raise ValueError when there is less than one window."""
+
+    def batches(
+        self, batch_size: int, start: int, position: dict[str, Any] | None, loading: Loading
+    ) -> Iterator[tuple[Batch, dict[str, Any]]]:
+        """Micro-batches number `start`, `start + 1`, ..., each with the position that follows it."""
+
+    def summary(self) -> dict[str, Any]:
+        """Counts of train tokens and documents, as far as they are known."""

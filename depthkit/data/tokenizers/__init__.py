@@ -1,0 +1,1 @@
+"""Tokenizers, one registered file each."""

@@ -1,0 +1,92 @@
+"""Parameters and FLOPs of a model from its config alone; nothing is allocated.
+
+Convention: a multiply-add counts as 2 FLOPs; matrix products and attention are counted, norms, activations
+and the loss are not. `flops_per_token` counts the scores a mask asks for (causal attention over T tokens:
+2(T+1) H head_dim a token and visit); `executed_flops_per_token` counts what dense kernels compute, all T x T
+scores, and equals torch's FlopCounterMode. A training step is taken as 3 forwards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from depthkit.model.schema import ModelConfig, SegmentConfig
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """Counts of one model at one context length."""
+
+    by_part: dict[str, int]
+    """Stored parameters by part: embed, norms, head, and mixer/ffn of every block kind."""
+    active: int
+    """Parameters that one token touches, each counted once."""
+    executed: int
+    """Parameters that one token touches, counted every time they are used."""
+    flops_per_token: float
+    """Forward FLOPs that the model asks for, averaged over the tokens of a full window."""
+    executed_flops_per_token: float
+    """Forward FLOPs of dense kernels."""
+
+    @property
+    def stored(self) -> int:
+        """Parameters in a checkpoint."""
+        return sum(self.by_part.values())
+
+    @property
+    def train_flops_per_token(self) -> float:
+        """Forward and backward."""
+        return 3 * self.flops_per_token
+
+
+def account(config: ModelConfig, context: int) -> Accounting:
+    """Count parameters and FLOPs for windows of `context` tokens.
+
+    Raises:
+        ValueError: `vocab_size` is null.
+    """
+    if config.vocab_size is None:
+        raise ValueError("model.vocab_size: null means the tokenizer's, but there is no tokenizer here")
+    dim, vocab = config.dim, config.vocab_size
+    parts: Counter[str] = Counter()
+    head = config.head.num_parameters(dim, vocab)
+    parts["embed"] = dim * vocab
+    parts["head"] = head
+    parts["norms"] = sum(_norm_size(config.outer_norm(n), dim) for n in ("embed_norm", "final_norm"))
+    active = executed = sum(parts.values()) - dim * vocab + dim  # one row of the embedding
+    if head == 0:
+        active, executed = active + dim * vocab - dim, executed + dim * vocab - dim  # tied: read in full
+    flops = dense = 2.0 * dim * vocab * context
+    for segment in config.segments:
+        norms = _segment_norms(config, segment)
+        for kind in segment.pattern * segment.repeat:
+            block = config.blocks[kind]
+            for branch in ("mixer", "ffn"):
+                part = getattr(block, branch)
+                parts[f"{kind}.{branch}"] += part.num_parameters(dim)
+                active += part.active_parameters(dim)
+                executed += part.active_parameters(dim) * segment.loops
+                flops += part.flops(dim, context) * segment.loops
+                dense += part.executed_flops(dim, context) * segment.loops
+            parts["norms"] += norms
+            active, executed = active + norms, executed + norms * segment.loops
+    schedules = _schedule_size(config)
+    if schedules:
+        parts["schedules"] = schedules
+    return Accounting(dict(parts), active + schedules, executed + schedules, flops / context, dense / context)
+
+
+def _norm_size(norm: Any, dim: int) -> int:
+    return 0 if norm is None else norm.num_parameters(dim)
+
+
+def _segment_norms(config: ModelConfig, segment: SegmentConfig) -> int:
+    return 2 * sum(config.placement_of(segment)) * _norm_size(config.norm_of(segment), config.dim)
+
+
+def _schedule_size(config: ModelConfig) -> int:
+    plan = config.plan()
+    regulators = list(config.regulators) + [r for s in config.segments for r in s.regulators or []]
+    return sum(regulator.num_parameters(plan, config.dim) for regulator in regulators)

@@ -1,0 +1,1 @@
+"""Channel mixers, one file a kind."""

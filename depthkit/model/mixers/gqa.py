@@ -1,0 +1,152 @@
+"""Grouped-query attention.
+
+Shapes: B batch, T time, D width, H heads, K key/value heads, C head_dim.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from depthkit.kernels.attention import attention_mask, backend
+from depthkit.model.linear import linear
+from depthkit.model.registries import MIXERS
+from depthkit.model.roles import assign
+from depthkit.model.rope import Rotary, rotary_tables, rotate
+from depthkit.registry import Spec
+
+
+class AttentionContext(NamedTuple):
+    """What layers of one kind share in a forward: rotary tables and mask (None: plain causal or full)."""
+
+    rotary: Rotary
+    mask: Tensor | None
+
+
+@MIXERS.register("gqa")
+class GroupedQueryAttention(nn.Module):
+    """Grouped-query attention with RoPE; MHA and MQA are its ends (num_kv_heads = num_heads, or 1)."""
+
+    equation = "o(softmax(rope(q) rope(k)^T / sqrt(head_dim) + mask) v)"
+    source = "arXiv:2305.13245; RoPE arXiv:2104.09864; qk-norm arXiv:2010.04245"
+
+    class Config(Spec):
+        """Settings of `gqa`."""
+
+        num_heads: int = Field(ge=1)
+        """Query heads H."""
+        num_kv_heads: int | None = Field(None, ge=1)
+        """Key/value heads K, a divisor of num_heads; null means num_heads (MHA)."""
+        head_dim: int | None = Field(None, ge=2)
+        """Channels a head, even; null means dim / num_heads."""
+        rope_base: float = Field(1e4, gt=0)
+        """Base of the rotary frequencies."""
+        qk_norm: bool = False
+        """RMS-normalise queries and keys per head, with a learned gain, before RoPE."""
+        qk_norm_eps: float = Field(1e-6, gt=0)
+        """Epsilon of qk_norm."""
+        window: int | None = Field(None, ge=1)
+        """Sliding window: a token sees fewer than this many tokens back, itself included."""
+        causal: bool = True
+        """Whether a token sees only itself and what came before."""
+        backend: Literal["auto", "eager", "sdpa"] = "auto"
+        """Attention kernel; auto takes the fastest that is available."""
+
+        @model_validator(mode="after")
+        def _divides(self) -> GroupedQueryAttention.Config:
+            if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+                divisors = [d for d in range(1, self.num_heads + 1) if self.num_heads % d == 0]
+                raise ValueError(
+                    f"num_heads ({self.num_heads}) must be a multiple of num_kv_heads ({self.num_kv_heads}); "
+                    f"allowed num_kv_heads: {divisors}"
+                )
+            if self.head_dim and self.head_dim % 2:
+                raise ValueError(f"head_dim ({self.head_dim}) must be even, for rotary position embedding")
+            return self
+
+        @property
+        def kv_heads(self) -> int:
+            """K."""
+            return self.num_kv_heads or self.num_heads
+
+        def width(self, dim: int) -> int:
+            """C, the channels of one head.
+
+            Raises:
+                ValueError: head_dim is null and num_heads does not divide dim into even parts.
+            """
+            if self.head_dim:
+                return self.head_dim
+            if dim % self.num_heads or (dim // self.num_heads) % 2:
+                raise ValueError(
+                    f"dim ({dim}) must split into num_heads ({self.num_heads}) even parts, or set head_dim"
+                )
+            return dim // self.num_heads
+
+        def check(self, dim: int) -> None:
+            """Refuse a width this mixer cannot work at."""
+            self.width(dim)
+
+        def num_parameters(self, dim: int) -> int:
+            """Parameters of one layer."""
+            width = self.width(dim)
+            return 2 * dim * width * (self.num_heads + self.kv_heads) + 2 * width * self.qk_norm
+
+        active_parameters = num_parameters
+
+        def flops(self, dim: int, context: int) -> int:
+            """Forward FLOPs that the mask asks for in a window of `context` tokens; a multiply-add is 2.
+
+            Causal attention over T tokens comes to 2(T+1) H C a token for scores and values together.
+            """
+            pairs = _visible_pairs(context, self.window or context, self.causal)
+            return self._projections(dim, context) + 4 * pairs * self.num_heads * self.width(dim)
+
+        def executed_flops(self, dim: int, context: int) -> int:
+            """Forward FLOPs of dense kernels, which compute all T x T scores and mask afterwards."""
+            return self._projections(dim, context) + 4 * context**2 * self.num_heads * self.width(dim)
+
+        def _projections(self, dim: int, context: int) -> int:
+            return 2 * context * 2 * dim * self.width(dim) * (self.num_heads + self.kv_heads)
+
+    def __init__(self, config: Any, dim: int):
+        super().__init__()
+        self.config = config
+        self.head_dim = config.width(dim)
+        self.q = linear(dim, config.num_heads * self.head_dim)
+        self.k = linear(dim, config.kv_heads * self.head_dim)
+        self.v = linear(dim, config.kv_heads * self.head_dim)
+        self.o = linear(config.num_heads * self.head_dim, dim)
+        roles = {"q": "q.weight", "k": "k.weight", "v": "v.weight", "o": "o.weight"}
+        if config.qk_norm:
+            self.q_norm = nn.RMSNorm(self.head_dim, eps=config.qk_norm_eps)
+            self.k_norm = nn.RMSNorm(self.head_dim, eps=config.qk_norm_eps)
+            roles["norm"] = "q_norm.weight,k_norm.weight"
+        self.attend = backend(config.backend)
+        assign(self, **roles)
+
+    def prepare(self, ids: Tensor, documents: Tensor | None) -> AttentionContext:
+        """Tables and mask for ids `[B, T]`, made once a forward."""
+        time, device = ids.shape[1], ids.device
+        mask = attention_mask(time, self.config.causal, self.config.window, documents, device)
+        return AttentionContext(rotary_tables(time, self.head_dim, self.config.rope_base, device), mask)
+
+    def forward(self, h: Tensor, ctx: AttentionContext, bank: Any = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """`[B, T, D] -> ([B, T, D], {})`."""
+        q, k, v = (self._heads(project(h)) for project in (self.q, self.k, self.v))
+        if self.config.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotate(q, ctx.rotary), rotate(k, ctx.rotary)
+        y = self.attend(q, k, v, ctx.mask, self.config.causal, self.head_dim**-0.5)
+        return self.o(y.transpose(1, 2).flatten(2)), {}
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+def _visible_pairs(time: int, window: int, causal: bool) -> int:
+    window = min(window, time)
+    below = window * (window + 1) // 2 + (time - window) * window  # pairs with key <= query
+    return below if causal else 2 * below - time

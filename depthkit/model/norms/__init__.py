@@ -1,0 +1,1 @@
+"""Normalisers, one file a kind."""

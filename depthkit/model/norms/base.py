@@ -1,0 +1,41 @@
+"""The contract of a norm."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from depthkit.model.gains import SiteGains
+from depthkit.registry import Spec
+
+
+class Norm(nn.Module):
+    """`forward(x [..., D], stats, role, gains) -> (h [..., D], stats)`; statistics are fp32.
+
+    `stats` lives for one visit and lets a norm share statistics between its two branches; `role` is
+    `mixer`, `ffn`, `after` (a branch's output or the sum) or `final`; `gains` are those of the site.
+    Class attribute `placements` names the norm sites a kind supports: before_branch, after_branch, after_add.
+    """
+
+    equation: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    placements: ClassVar[frozenset[str]] = frozenset({"before_branch", "after_branch", "after_add"})
+
+    class Config(Spec):
+        """Settings every norm has: none."""
+
+        def num_parameters(self, dim: int) -> int:
+            """Number of parameters of one norm of width `dim`."""
+            return 0
+
+    def __init__(self, config: Any, dim: int):
+        super().__init__()
+        self.config = config
+        self.dim = dim
+
+    def forward(
+        self, x: Tensor, stats: Any = None, role: str = "final", gains: SiteGains | None = None
+    ) -> tuple[Tensor, Any]:
+        """See the class."""
+        raise AssertionError("a norm implements forward")

@@ -1,0 +1,48 @@
+"""Root-mean-square normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from depthkit.model.gains import SiteGains
+from depthkit.model.norms.base import Norm
+from depthkit.model.registries import NORMS
+from depthkit.model.roles import assign
+
+
+@NORMS.register("rms")
+class RMSNorm(Norm):
+    """Root-mean-square normalisation with a learned gain; eps inside the root, statistics in fp32."""
+
+    equation = "y = weight * x / sqrt(mean(x^2) + eps)"
+    source = "arXiv:1910.07467"
+
+    class Config(Norm.Config):
+        """Settings of `rms`."""
+
+        eps: float = Field(1e-6, gt=0)
+        """Added to the mean square, inside the root."""
+
+        def num_parameters(self, dim: int) -> int:
+            """The gain."""
+            return dim
+
+    def __init__(self, config: Any, dim: int):
+        super().__init__(config, dim)
+        self.weight = nn.Parameter(torch.empty(dim))
+        assign(self, norm="weight")
+
+    def reset_parameters(self) -> None:
+        """The gain is one."""
+        nn.init.ones_(self.weight)
+
+    def forward(
+        self, x: Tensor, stats: Any = None, role: str = "final", gains: SiteGains | None = None
+    ) -> tuple[Tensor, Any]:
+        """Normalise the last dimension."""
+        return F.rms_norm(x.float(), (self.dim,), self.weight.float(), self.config.eps), stats

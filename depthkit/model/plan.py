@@ -1,0 +1,103 @@
+"""The plan: which layer is executed at which depth.
+
+A layer is a stored block with weights of its own, a loop one pass over a segment, a visit one execution of
+a layer, and depth the number of visits. A plain stack has one visit a layer; nothing else distinguishes a
+looped model from an unlooped one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+INDEXINGS = ("executed", "stored", "nominal")
+
+
+class Key(NamedTuple):
+    """What identifies a visit, whatever the loop count: caches, tables and banks use it, never an index."""
+
+    segment: str
+    loop: int
+    slot: int
+
+    def __str__(self) -> str:
+        return f"{self.segment}.{self.loop}.{self.slot}"
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One execution of a layer. `index` counts visits from 0, `layer` indexes the stored layers."""
+
+    index: int
+    key: Key
+    layer: int
+    block: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of blocks executed `loops` times: `blocks` names the kind in each slot of one loop."""
+
+    name: str
+    blocks: tuple[str, ...]
+    loops: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The visits of a model in the order they are executed."""
+
+    visits: tuple[Visit, ...]
+
+    @cached_property
+    def depth(self) -> int:
+        """Number of visits."""
+        return len(self.visits)
+
+    @cached_property
+    def num_layers(self) -> int:
+        """Number of stored layers."""
+        return 1 + max(visit.layer for visit in self.visits)
+
+    @cached_property
+    def layer_blocks(self) -> tuple[str, ...]:
+        """The block kind of every stored layer."""
+        kinds = {visit.layer: visit.block for visit in self.visits}
+        return tuple(kinds[layer] for layer in range(self.num_layers))
+
+    @cached_property
+    def layer_segments(self) -> tuple[str, ...]:
+        """The segment of every stored layer."""
+        names = {visit.layer: visit.key.segment for visit in self.visits}
+        return tuple(names[layer] for layer in range(self.num_layers))
+
+    def indices(self, indexing: str) -> list[int]:
+        """The 1-based depth index l of every visit.
+
+        `executed` counts visits, `stored` counts layers, and `nominal` is the depth at the loop count the
+        model was specified with; with a fixed loop count it equals `executed`.
+        """
+        if indexing == "stored":
+            return [visit.layer + 1 for visit in self.visits]
+        return [visit.index + 1 for visit in self.visits]
+
+    def total(self, indexing: str) -> int:
+        """The depth L that goes with `indices`: visits, or stored layers."""
+        return self.num_layers if indexing == "stored" else self.depth
+
+    def unrolled(self) -> Plan:
+        """The same visits, each with a stored layer of its own. Keys stay as they are."""
+        return Plan(tuple(replace(visit, layer=visit.index) for visit in self.visits))
+
+
+def make_plan(segments: list[Segment]) -> Plan:
+    """Lay the segments out one after the other, loop by loop."""
+    visits: list[Visit] = []
+    first = 0
+    for segment in segments:
+        for loop in range(segment.loops):
+            for slot, block in enumerate(segment.blocks):
+                visits.append(Visit(len(visits), Key(segment.name, loop, slot), first + slot, block))
+        first += len(segment.blocks)
+    return Plan(tuple(visits))

@@ -1,0 +1,1 @@
+"""Regulators: gains over depth, one file a kind."""

@@ -1,0 +1,68 @@
+"""The one owner of everything that differs by visit: gains and parameter rules of all regulators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+import torch
+from torch import Tensor, nn
+
+from depthkit.model.gains import Gains, compose
+from depthkit.model.plan import Plan
+from depthkit.model.regulators.base import Regulator
+from depthkit.model.roles import Rule
+
+
+class Schedules(nn.Module):
+    """Runs once per forward, vectorised over depth, and returns the gains of every visit.
+
+    Args:
+        regulators: `(regulator, segments)` pairs; a regulator acts at visits of the named segments only.
+        everywhere: how many of the first pairs also rule parameters outside the blocks (embedding, head).
+    """
+
+    def __init__(self, regulators: Sequence[tuple[Regulator, frozenset[str]]], everywhere: int):
+        super().__init__()
+        self.regulators = nn.ModuleList(regulator for regulator, _ in regulators)
+        self.segments = [segments for _, segments in regulators]
+        self.everywhere = everywhere
+
+    def forward(
+        self,
+        plan: Plan,
+        step: Tensor | None = None,
+        training: bool = False,
+        device: torch.device | None = None,
+    ) -> Gains:
+        """The product of all regulators' gains over `plan`, fp32, on `device`."""
+        return compose(
+            _on(self._inside(regulator, segments, plan, step, training), device)
+            for regulator, segments in zip(self.regulators, self.segments, strict=True)
+        )
+
+    @staticmethod
+    def _inside(
+        regulator: nn.Module, segments: frozenset[str], plan: Plan, step: Tensor | None, training: bool
+    ) -> Gains:
+        assert isinstance(regulator, Regulator)
+        gains = regulator.gains(plan, step, training)
+        mask = [visit.key.segment in segments for visit in plan.visits]
+        return gains if all(mask) else gains.within(torch.tensor(mask))
+
+    def rule(self, plan: Plan, layer: int | None, branch: str | None, role: str) -> Rule:
+        """The product of all regulators' rules for one parameter."""
+        rule = Rule()
+        segment = None if layer is None else plan.layer_segments[layer]
+        for position, (regulator, segments) in enumerate(zip(self.regulators, self.segments, strict=True)):
+            assert isinstance(regulator, Regulator)
+            if segment in segments or (segment is None and position < self.everywhere):
+                rule = rule.times(regulator.rule(plan, layer, branch, role))
+        return rule
+
+
+def _on(gains: Gains, device: torch.device | None) -> Gains:
+    if device is None:
+        return gains
+    values = {field.name: getattr(gains, field.name) for field in fields(Gains)}
+    return Gains(**{name: None if g is None else g.to(device) for name, g in values.items()})

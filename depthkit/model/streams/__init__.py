@@ -1,0 +1,1 @@
+"""Streams: how the residual is carried, one file a kind."""

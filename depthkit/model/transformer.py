@@ -1,0 +1,170 @@
+"""The model: embed, visit the layers in the plan's order, read out.
+
+Shapes: B batch, T time, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from depthkit.model.assemble import make_layers, make_norm, make_schedules
+from depthkit.model.block import Block
+from depthkit.model.cross_entropy import IGNORE
+from depthkit.model.gains import Gains, scaled
+from depthkit.model.init import initialise
+from depthkit.model.plan import Plan, Visit
+from depthkit.model.roles import RoleInfo, Rule, role_table
+from depthkit.model.schema import ModelConfig
+
+Observe = Callable[[Visit, Tensor, Tensor], None]
+
+
+class Output(NamedTuple):
+    """What a forward returns; without targets only `hidden` and `aux`."""
+
+    hidden: Tensor
+    """`[B, T, D]` after the final norm."""
+    aux: dict[str, Tensor]
+    """Auxiliary scalars by name, summed over visits."""
+    loss: Tensor | None = None
+    """Mean over scored tokens of cross-entropy and z-loss; the scalar to differentiate."""
+    cross_entropy: Tensor | None = None
+    """Mean nats a scored token, without gradient."""
+    num_scored: Tensor | None = None
+    """How many targets were scored."""
+
+
+class Transformer(nn.Module):
+    """A transformer from its config; parameters are initialised from `seed` unless built on the meta device.
+
+    Raises:
+        ValueError: `vocab_size` is null (no tokenizer has filled it in).
+    """
+
+    def __init__(self, config: ModelConfig, seed: int = 0, plan: Plan | None = None):
+        super().__init__()
+        if config.vocab_size is None:
+            raise ValueError("model.vocab_size: null means the tokenizer's, but there is no tokenizer here")
+        self.config = config
+        self.plan = plan or config.plan()
+        self.stream = config.stream.component(config.stream, config.dim)
+        self.embed = config.embed.component(config.embed, config.dim, config.vocab_size)
+        self.embed_norm = make_norm(config.outer_norm("embed_norm"), config.dim)
+        self.layers = make_layers(config, self.plan, self.stream)
+        self.final_norm = make_norm(config.outer_norm("final_norm"), config.dim)
+        self.head = config.head.component(config.head, config.dim, config.vocab_size)
+        self.schedules = make_schedules(config)
+        if not any(parameter.is_meta for parameter in self.parameters()):
+            self.reset_parameters(seed)
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        assert self.config.vocab_size is not None
+        return self.config.vocab_size
+
+    def named_roles(self) -> Iterator[RoleInfo]:
+        """Every parameter once, with its layer, branch, role and the regulators' rule for it."""
+        roles = role_table(self)
+        for name, parameter in self.named_parameters():
+            layer, branch = _place(name)
+            role = roles[name]
+            rule = Rule() if role == "schedule" else self.schedules.rule(self.plan, layer, branch, role)
+            yield RoleInfo(name, parameter, layer, branch, role, rule)
+
+    def reset_parameters(self, seed: int = 0) -> None:
+        """Fill all parameters and buffers; equal seeds give equal parameters on every device."""
+        init = self.config.init.component(self.config.init)
+        initialise(self, self.named_roles(), init, self.config.embedding_std, seed)
+
+    def forward(
+        self,
+        ids: Tensor,
+        targets: Tensor | None = None,
+        documents: Tensor | None = None,
+        step: Tensor | None = None,
+        observe: Observe | None = None,
+    ) -> Output:
+        """Run the model.
+
+        Args:
+            ids: `[B, T]` int64.
+            targets: `[B, T]` int64, -100 where not scored.
+            documents: `[B, T]` int64 document ids; attention stays within a document.
+            step: the optimiser step, for schedules that change over training.
+            observe: called as `observe(visit, before, after)` with the residual stream `[B, T, D]`
+                around every visit, graph attached.
+        """
+        gains = self.schedules(self.plan, step, self.training, ids.device)
+        state, aux = self._visit_all(ids, documents, gains, observe)
+        hidden = self._normalise(self.stream.close(state), gains)
+        if targets is None:
+            return Output(hidden, aux)
+        total = self.head.loss(hidden, self._matrix(), targets)
+        scored = (targets != IGNORE).sum()
+        count = scored.clamp(min=1)
+        return Output(hidden, aux, total.objective / count, total.nats / count, scored)
+
+    def token_losses(self, ids: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
+        """Nats of every token `[B, T]`, fp32, 0 where the target is -100; no gradient."""
+        with torch.no_grad():
+            hidden = self(ids, documents=documents).hidden
+            return self.head.token_losses(hidden, self._matrix(), targets)
+
+    def read_out(self, x: Tensor) -> Tensor:
+        """Logits `[..., V]` of a residual state `[..., D]`: the whole path from the last visit on."""
+        gains = self.schedules(self.plan, None, self.training, x.device)
+        return self.head(self._normalise(x, gains), self._matrix())
+
+    def _visit_all(
+        self, ids: Tensor, documents: Tensor | None, gains: Gains, observe: Observe | None
+    ) -> tuple[Any, dict[str, Tensor]]:
+        x, _ = self.embed_norm(scaled(gains.embed, self.embed(ids)))
+        state = self.stream.open(x)
+        kinds = {visit.block: visit.layer for visit in self.plan.visits}
+        contexts = {kind: self._block(layer).prepare(ids, documents) for kind, layer in kinds.items()}
+        aux: dict[str, Tensor] = {}
+        for visit, site_gains in zip(self.plan.visits, gains.per_visit(self.plan.depth), strict=True):
+            before = state
+            state, extra = self._block(visit.layer)(state, site_gains, contexts[visit.block])
+            for name, value in extra.items():
+                aux[name] = aux[name] + value if name in aux else value
+            if observe is not None:
+                observe(visit, self.stream.close(before), self.stream.close(state))
+        return state, aux
+
+    def _normalise(self, x: Tensor, gains: Gains) -> Tensor:
+        hidden, _ = self.final_norm(x)
+        # The head is linear, so a gain on the logits is a gain on what it reads.
+        return scaled(gains.logits, scaled(gains.final, hidden))
+
+    def _block(self, layer: int) -> Block:
+        block = self.layers[layer]
+        assert isinstance(block, Block)
+        return block
+
+    def _matrix(self) -> Tensor:
+        return self.head.weights(self.embed.weight)
+
+
+def _place(name: str) -> tuple[int | None, str | None]:
+    parts = name.split(".")
+    return (int(parts[1]), parts[2]) if parts[0] == "layers" else (None, None)
+
+
+def unroll(model: Transformer) -> Transformer:
+    """A model with a stored layer for every visit, equal to `model` bit for bit; keys stay as they are."""
+    copy = Transformer(model.config, plan=model.plan.unrolled())
+    looped = model.state_dict()
+    state = {name: value for name, value in looped.items() if not name.startswith("layers.")}
+    for visit in model.plan.visits:
+        prefix = f"layers.{visit.layer}."
+        for name, value in looped.items():
+            if name.startswith(prefix):
+                state[f"layers.{visit.index}.{name.removeprefix(prefix)}"] = value
+    copy.load_state_dict(state)
+    return copy.train(model.training)

@@ -1,0 +1,71 @@
+"""From a model's parameter roles to an optimiser: groups, learning rates, and state as named tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthkit.model import Transformer
+from depthkit.model.roles import MATRICES
+from depthkit.registry import Registry
+
+OPTIMIZERS = Registry("optimizer", "depthkit.training.optimizers")
+"""Each kind is a class built from its config, with `build(groups, lr) -> torch.optim.Optimizer`."""
+
+
+def parameter_groups(model: Transformer) -> list[dict[str, Any]]:
+    """Trainable parameters gathered by what their rules multiply; a tied parameter appears once.
+
+    Returns:
+        Groups with `params`, `lr_multiplier`, `eps_multiplier` and `decay_multiplier` (0 outside matrices).
+    """
+    groups: dict[tuple[float, float, float], list[nn.Parameter]] = {}
+    seen: set[int] = set()
+    for info in model.named_roles():
+        if id(info.parameter) in seen or not info.parameter.requires_grad:
+            continue
+        seen.add(id(info.parameter))
+        decay = info.rule.weight_decay if info.role in MATRICES else 0.0
+        groups.setdefault((info.rule.lr, info.rule.eps, decay), []).append(info.parameter)
+    return [
+        {"params": params, "lr_multiplier": lr, "eps_multiplier": eps, "decay_multiplier": decay}
+        for (lr, eps, decay), params in groups.items()
+    ]
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every group `lr` times its own multiplier."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_multiplier"]
+
+
+def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """The optimiser's state as `parameter/field` -> tensor."""
+    return {
+        f"{name}/{field}": value
+        for name, parameter in model.named_parameters()
+        for field, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def load_state_tensors(
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]
+) -> None:
+    """Put back what `state_tensors` gave.
+
+    Raises:
+        ValueError: state of a parameter that the optimiser does not train.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    trained = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+    index = {name: number for number, name in enumerate(trained)}
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        name, _, field = key.rpartition("/")
+        if name not in index:
+            raise ValueError(f"optimiser state of {name!r}, which this model does not train")
+        # A copy: tensors read from a file lie at any alignment, and kernels may round differently there.
+        state.setdefault(index[name], {})[field] = tensor.clone()
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,1 @@
+"""Optimisers, one registered file each."""

@@ -1,0 +1,49 @@
+"""AdamW, fused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, Strict, field_validator
+
+from depthkit.registry import Spec
+from depthkit.training.optim import OPTIMIZERS
+
+
+@OPTIMIZERS.register("adamw")
+class AdamW:
+    """Adam with decoupled weight decay (arXiv 1711.05101), in PyTorch's fused kernel."""
+
+    class Config(Spec):
+        """Settings of AdamW."""
+
+        betas: Annotated[tuple[float, float], Strict(False)] = (0.9, 0.95)
+        """Decay rates of the running mean and of the running square of the gradient, each in [0, 1)."""
+        eps: float = Field(1e-8, gt=0)
+        """Added to the root of the running square."""
+        weight_decay: float = Field(0.1, ge=0)
+        """Decay of matrices, times the learning rate; embeddings, norms and biases have none."""
+
+        @field_validator("betas")
+        @classmethod
+        def _rates(cls, betas: tuple[float, float]) -> tuple[float, float]:
+            if not all(0 <= beta < 1 for beta in betas):
+                raise ValueError("each must be at least 0 and below 1")
+            return betas
+
+    def __init__(self, config: Config):
+        self.config = config
+
+    def build(self, groups: list[dict[str, Any]], lr: float) -> torch.optim.Optimizer:
+        """An optimiser over `groups`, each with its multipliers on lr, eps and weight decay."""
+        settings = [
+            {
+                **group,
+                "lr": lr * group["lr_multiplier"],
+                "eps": self.config.eps * group["eps_multiplier"],
+                "weight_decay": self.config.weight_decay * group["decay_multiplier"],
+            }
+            for group in groups
+        ]
+        return torch.optim.AdamW(settings, betas=self.config.betas, fused=True)

@@ -1,0 +1,95 @@
+"""Checks that run before any number is trusted. One that fails stops the evaluation.
+
+An identity replay would prove nothing (arguments that depend on the hidden state pass it), so what is
+compared is a replayed skip with a full forward in which a hook skips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from depthkit.utilization.capture import skipping
+from depthkit.utilization.replay import Trace, skip
+from depthkit.utilization.subject import Subject
+
+TOLERANCE = 1e-4
+
+
+class CanaryError(ValueError):
+    """A check of the measuring itself failed: no number would mean what its name says."""
+
+
+@dataclass(frozen=True)
+class Canary:
+    """One check: whether it held, the size of the difference, and what was expected."""
+
+    passed: bool
+    value: float
+    expected: str
+
+
+def check(subject: Subject, trace: Trace) -> dict[str, Canary]:
+    """Run every canary on one recorded micro-batch.
+
+    Raises:
+        CanaryError: any of them failed; the message names which, by how much and what was expected.
+    """
+    found = {
+        "hooks_fired": _hooks_fired(subject, trace),
+        "skip_first": _skip(subject, trace, 0),
+        "skip_middle": _skip(subject, trace, trace.depth // 2),
+        "lens_last_state": _lens(subject, trace),
+        "sum_of_writes": _writes(trace),
+    }
+    failed = [f"{name} (off by {c.value:.3g}; {c.expected})" for name, c in found.items() if not c.passed]
+    if failed:
+        raise CanaryError(f"{subject.name}: the measuring is not sound here: " + "; ".join(failed))
+    return found
+
+
+def _hooks_fired(subject: Subject, trace: Trace) -> Canary:
+    called = [call.module for call in trace.calls]
+    if hasattr(subject.model, "plan"):
+        wanted = [subject.layers[visit.layer] for visit in subject.model.plan.visits]
+        off, expected = abs(len(called) - len(wanted)), f"the plan's {len(wanted)} visits in order, once each"
+        return Canary(called == wanted, float(off), expected)
+    missing = len(set(subject.layers) - set(called))
+    return Canary(missing == 0, float(missing), "every layer is called")
+
+
+def _skip(subject: Subject, trace: Trace, visit: int) -> Canary:
+    with skipping(subject.layers, visit) as seen:
+        subject.run(trace.batch.ids, trace.batch.documents)
+    replayed, hooked = skip(trace, visit), seen.after[-1]
+    equal = torch.equal(replayed, hooked)
+    return Canary(equal, _distance(replayed, hooked), f"replayed skip of visit {visit} bitwise as hooked")
+
+
+def _lens(subject: Subject, trace: Trace) -> Canary:
+    logits = subject.logits(subject.run(trace.batch.ids, trace.batch.documents))
+    off = 0.0
+    size = subject.chunk(logits.shape[-1])
+    flat, state = logits.flatten(0, 1), trace.states[-1].flatten(0, 1)
+    for start in range(0, len(flat), size):
+        off = max(off, _distance(subject.read_out(state[None, start : start + size])[0], flat[start : start + size]))
+    limit = TOLERANCE * max(1.0, float(logits.abs().max()))
+    return Canary(off <= limit, off, "the lens of the last state is the model's logits")
+
+
+def _writes(trace: Trace) -> Canary:
+    total = torch.zeros_like(trace.states[0], dtype=torch.float64)
+    for before, after in zip(trace.states, trace.states[1:], strict=False):
+        total += (after - before).double()
+    whole = trace.states[-1].double() - trace.states[0].double()
+    largest = max(float(state.abs().max()) for state in trace.states)
+    off = _distance(total, whole)
+    return Canary(off <= TOLERANCE * max(1.0, largest), off, "the writes add up to the last state minus the first")
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    if a.shape != b.shape:
+        return float("inf")
+    return float((a - b).abs().max())
