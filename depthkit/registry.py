@@ -43,7 +43,7 @@ def unknown(what: str, name: object, allowed: Iterable[object]) -> str:
     """One sentence that refuses `name`, lists what is allowed and offers the nearest match."""
     names = sorted(str(a) for a in allowed)
     close = nearest(name, names)
-    hint = f"; did you mean {close!r}?" if close else ""
+    hint = f"; did you mean {close!r}?" if close else "."
     return f"unknown {what} {name!r}{hint} Allowed: {', '.join(names)}."
 
 

@@ -23,6 +23,6 @@ class DataConfig(Spec):
     document_mask: bool = False
     """Whether batches carry document numbers, so that attention stays inside a document."""
     num_workers: int = Field(0, ge=0)
-    """Processes that prepare training batches; 0 prepares them in the training process. Batches do not depend on it."""
+    """Processes that prepare training batches; 0 means the training process itself. Batches stay the same."""
     cache: str | None = None
-    """Folder for tokenised text and trained tokenizers; none means `$XDG_CACHE_HOME/depthkit` or `~/.cache/depthkit`."""
+    """Folder for tokenised text and trained tokenizers; null means `$XDG_CACHE_HOME/depthkit`."""

@@ -52,10 +52,8 @@ class Data:
         self._loading = loading
         self._position: dict[str, Any] = {}
         splits.train.check(loading)
-        if len(splits.validation.tokens) < 2:
-            raise ValueError(
-                "data.corpus: the held-out text has fewer than 2 tokens, so nothing can be scored"
-            )
+        if splits.validation.count < 2:
+            raise ValueError("data.corpus: fewer than 2 held-out tokens, so nothing can be scored")
 
     def train(self, batch_size: int, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Batch]:
         """Micro-batches number `start`, `start + 1`, ... over as many epochs as are asked for.
@@ -72,13 +70,15 @@ class Data:
         """
         if batch_size < 1 or start < 0:
             raise ValueError(
-                f"batch_size must be 1 or more and start 0 or more (got {batch_size} and {start})"
+                f"batch_size must be at least 1 and start at least 0 (got {batch_size}, {start})"
             )
         position = None if state is None else self._checked(state, start, batch_size)
-        return self._train(batch_size, start, position)
-
-    def _train(self, batch_size: int, start: int, position: dict[str, Any] | None) -> Iterator[Batch]:
         source = self._splits.train.batches(batch_size, start, position, self._loading)
+        return self._train(source, batch_size, start)
+
+    def _train(
+        self, source: Iterator[tuple[Batch, dict[str, Any]]], batch_size: int, start: int
+    ) -> Iterator[Batch]:
         for number, (batch, after) in enumerate(source, start + 1):
             self._position = {"micro_batch": number, "batch_size": batch_size, "source": after}
             yield batch
@@ -129,15 +129,13 @@ class Data:
             ValueError: a size below 1.
         """
         if batch_size < 1 or (max_tokens is not None and max_tokens < 1):
-            raise ValueError(
-                f"batch_size and max_tokens must be 1 or more (got {batch_size} and {max_tokens})"
-            )
+            raise ValueError(f"batch_size and max_tokens must be at least 1 (got {batch_size}, {max_tokens})")
         windows = Windows(self._splits.validation, self._loading)
         numbers = self._validation_windows(max_tokens)
         return (windows.__getitems__(numbers[i : i + batch_size]) for i in range(0, len(numbers), batch_size))
 
     def _validation_windows(self, max_tokens: int | None) -> list[int]:
-        length, tokens = self._loading.sequence_length, len(self._splits.validation.tokens)
+        length, tokens = self._loading.sequence_length, self._splits.validation.count
         total = packing.num_windows(tokens, length)
         wanted = total if max_tokens is None or max_tokens >= tokens - 1 else max(1, max_tokens // length)
         return [i * total // wanted for i in range(wanted)]

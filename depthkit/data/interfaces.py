@@ -14,6 +14,7 @@ from depthkit.data.batch import Batch
 from depthkit.data.store import TokenStore
 
 Split = Literal["train", "validation"]
+SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
 class Tokenizer(Protocol):

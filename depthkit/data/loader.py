@@ -30,7 +30,9 @@ class Windows(Dataset[Batch]):
 
     def __getitems__(self, numbers: list[int]) -> Batch:
         """The windows with these numbers as one batch."""
-        windows, documents = windows_at(self.store, np.asarray(numbers), self.loading.sequence_length)
+        windows, documents = windows_at(
+            self.store.tokens, self.store.starts, np.asarray(numbers), self.loading.sequence_length
+        )
         return make_batch(windows, documents, self.loading.byte_lengths, self.loading.document_mask)
 
 
@@ -47,17 +49,18 @@ class WindowSource:
 
     def check(self, loading: Loading) -> None:
         """Raise ValueError when there is less than one window."""
-        count, needed = len(self.store.tokens), loading.sequence_length + 1
+        count, needed = self.store.count, loading.sequence_length + 1
         if count < needed:
             raise ValueError(
-                f"data.corpus: {count} training tokens, fewer than one window of sequence_length + 1 = {needed}"
+                f"data.corpus: {count} training tokens are fewer than one window "
+                f"(data.sequence_length + 1 = {needed})"
             )
 
     def batches(
         self, batch_size: int, start: int, position: dict[str, Any] | None, loading: Loading
     ) -> Iterator[tuple[Batch, dict[str, Any]]]:
         """See `Source`; the number of the micro-batch is the whole position."""
-        num_windows = num_full_windows(len(self.store.tokens), loading.sequence_length)
+        num_windows = num_full_windows(self.store.count, loading.sequence_length)
         order = micro_batches(loading.seed, num_windows, batch_size, start)
         for batch in load(Windows(self.store, loading), loading.num_workers, batch_sampler=order):
             yield batch, {}
@@ -74,7 +77,7 @@ def load(dataset: Any, num_workers: int, **options: Any) -> DataLoader[Any]:
         num_workers=num_workers,
         collate_fn=as_is,
         generator=torch.Generator(),
-        multiprocessing_context=start_method() if num_workers else None,
+        multiprocessing_context=_processes() if num_workers else None,
         **options,
     )
 
@@ -84,6 +87,11 @@ def as_is(batch: Any) -> Any:
     return batch
 
 
-def start_method() -> str:
-    """How workers start: never by a bare fork, which may deadlock once torch or a tokenizer runs threads."""
-    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+def _processes() -> Any:
+    # Never a bare fork, which may deadlock once torch or a tokenizer runs threads. The fork server
+    # imports torch once for all workers.
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context

@@ -10,11 +10,12 @@ Shapes: B windows, T tokens, N tokens in all, M documents.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from depthkit.data.batch import NOT_SCORED
-from depthkit.data.store import TokenStore
 
 
 def num_full_windows(num_tokens: int, sequence_length: int) -> int:
@@ -28,30 +29,22 @@ def num_windows(num_tokens: int, sequence_length: int) -> int:
 
 
 def windows_at(
-    store: TokenStore, numbers: NDArray[np.int64], sequence_length: int
+    tokens: NDArray[Any], starts: NDArray[np.int64], numbers: NDArray[np.int64], sequence_length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The windows with the given numbers.
 
+    Args:
+        tokens: [N] ids of any integer type.
+        starts: [M] position of each document's first token, ascending.
+        numbers: [B] window numbers.
+        sequence_length: T.
+
     Returns:
-        [B, T + 1] ids, -100 past the end, and the [B, T] document numbers of `documents_at`.
+        [B, T + 1] ids, -100 past the end of the text, and the [B, T] document number of each input:
+        counted from 0 in each window, -1 past the end.
     """
     positions = numbers[:, None] * sequence_length + np.arange(sequence_length + 1)
-    inside = positions < len(store.tokens)
-    tokens = store.tokens[np.where(inside, positions, 0)].astype(np.int64)
-    return np.where(inside, tokens, NOT_SCORED), documents_at(
-        store.starts, positions[:, :-1], len(store.tokens)
-    )
-
-
-def documents_at(
-    starts: NDArray[np.int64], positions: NDArray[np.int64], num_tokens: int
-) -> NDArray[np.int64]:
-    """Document number of each position, counted from 0 in each row; -1 past the end of the text.
-
-    Args:
-        starts: [M] position of each document's first token, ascending.
-        positions: [B, T] positions in the row of tokens.
-        num_tokens: N.
-    """
-    documents = np.searchsorted(starts, positions, side="right")
-    return np.where(positions < num_tokens, documents - documents[:, :1], -1)
+    inside = positions < len(tokens)
+    windows = np.where(inside, tokens[np.where(inside, positions, 0)].astype(np.int64), NOT_SCORED)
+    documents = np.searchsorted(starts, positions[:, :-1], side="right")
+    return windows, np.where(inside[:, :-1], documents - documents[:, :1], -1)

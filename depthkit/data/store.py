@@ -1,8 +1,8 @@
 """Token ids on disk: written once, then memory-mapped by every process that needs them.
 
-A store is a folder of two splits: `train.ids`, `train.starts` and the same for validation, plus
-`meta.json`. Ids are little-endian uint16 or uint32, starts int64. It is written under a temporary name
-and renamed, so a store is whole or absent.
+A store is a folder with `<split>.ids` and `<split>.starts` for each split, plus `meta.json`. Ids are
+little-endian uint16 or uint32, starts int64. It is written under a temporary name and renamed, so a store
+is whole or absent.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +22,41 @@ from numpy.typing import NDArray
 from depthkit.files import replacing_folder, write_json
 
 FORMAT = 1
-SPLITS = ("train", "validation")
+"""Part of every cache key; raised when what is written changes."""
 
 
 @dataclass(frozen=True)
 class TokenStore:
-    """One split as one row of token ids."""
+    """One split as one row of N token ids in a file, M documents one after the other."""
 
-    tokens: NDArray[Any]
-    """[N] ids of any integer type, usually a read-only memory map."""
+    path: Path
+    """The file of ids."""
+    dtype: str
+    """How ids are stored, such as `<u2`."""
+    offset: int
+    """Bytes before the first id."""
+    count: int
+    """N."""
     starts: NDArray[np.int64]
     """[M] position of each document's first token, ascending."""
     sha256: str
     """Of the ids as little-endian uint32, whatever type they are stored in."""
 
+    @cached_property
+    def tokens(self) -> NDArray[Any]:
+        """[N] ids as a read-only memory map."""
+        if not self.count:  # the system cannot map nothing
+            return np.empty(0, self.dtype)
+        return np.memmap(self.path, self.dtype, mode="r", offset=self.offset, shape=(self.count,))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker opens the file itself: pickling a memory map would send every token.
+        return {name: value for name, value in self.__dict__.items() if name != "tokens"}
+
     def summary(self, split: str) -> dict[str, Any]:
-        """Counts and hash, each key ending in the split's name or beginning with it."""
+        """Number of tokens and documents and the hash of the ids, each key opening with the split's name."""
         return {
-            f"{split}_tokens": len(self.tokens),
+            f"{split}_tokens": self.count,
             f"{split}_documents": len(self.starts),
             f"{split}_sha256": self.sha256,
         }
@@ -54,13 +72,17 @@ def key(**parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def hash_ids(ids: NDArray[Any]) -> bytes:
-    """The bytes that a store's sha256 is taken over."""
+def hash_bytes(ids: NDArray[Any]) -> bytes:
+    """What a store's sha256 is taken over."""
     return ids.astype("<u4").tobytes()
 
 
-def write(folder: Path, splits: dict[str, Iterable[NDArray[np.int64]]], vocab_size: int) -> None:
-    """Write documents (arrays of ids, already with their bos) of each split to a store at `folder`."""
+def write(folder: Path, splits: Mapping[Any, Iterable[NDArray[np.int64]]], vocab_size: int) -> None:
+    """Write the documents of each split (ids, already with their bos) to a store at `folder`.
+
+    Raises:
+        OSError: the folder cannot be written, for example because the disk is full; nothing is left then.
+    """
     dtype = "<u2" if vocab_size <= 2**16 else "<u4"
     with replacing_folder(folder) as temporary:
         meta = {name: _write_split(temporary / name, documents, dtype) for name, documents in splits.items()}
@@ -72,7 +94,7 @@ def _write_split(path: Path, documents: Iterable[NDArray[np.int64]], dtype: str)
     with open(path.with_suffix(".ids"), "wb") as file:
         for ids in documents:
             file.write(ids.astype(dtype).tobytes())
-            digest.update(hash_ids(ids))
+            digest.update(hash_bytes(ids))
             starts.append(count)
             count += len(ids)
     path.with_suffix(".starts").write_bytes(np.asarray(starts, "<i8").tobytes())
@@ -80,7 +102,7 @@ def _write_split(path: Path, documents: Iterable[NDArray[np.int64]], dtype: str)
 
 
 def read(folder: Path) -> dict[str, TokenStore]:
-    """The splits of a store, memory-mapped.
+    """The splits of a store.
 
     Raises:
         ValueError: a file is missing or does not have the size that `meta.json` says.
@@ -88,21 +110,15 @@ def read(folder: Path) -> dict[str, TokenStore]:
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         return {
-            name: _read_split(folder / name, split, meta["dtype"]) for name, split in meta["splits"].items()
+            name: _read_split(folder / name, meta["dtype"], split) for name, split in meta["splits"].items()
         }
     except (OSError, KeyError, ValueError) as error:
-        raise ValueError(
-            f"{folder}: damaged token cache; delete this folder to rebuild it ({error})"
-        ) from None
+        raise ValueError(f"{folder}: damaged token cache, delete it to rebuild it ({error})") from None
 
 
-def _read_split(path: Path, meta: dict[str, Any], dtype: str) -> TokenStore:
-    tokens = _map(path.with_suffix(".ids"), dtype, meta["tokens"])
-    return TokenStore(tokens, _map(path.with_suffix(".starts"), "<i8", meta["documents"]), meta["sha256"])
-
-
-def _map(path: Path, dtype: str, count: int) -> NDArray[Any]:
-    size, expected = path.stat().st_size, count * np.dtype(dtype).itemsize
-    if size != expected:
-        raise ValueError(f"{path.name} has {size} bytes, not {expected}")
-    return np.memmap(path, dtype, mode="r", shape=(count,)) if count else np.empty(0, dtype)
+def _read_split(path: Path, dtype: str, meta: dict[str, Any]) -> TokenStore:
+    ids, starts = path.with_suffix(".ids"), path.with_suffix(".starts")
+    for file, count, item in ((ids, meta["tokens"], dtype), (starts, meta["documents"], "<i8")):
+        if file.stat().st_size != count * np.dtype(item).itemsize:
+            raise ValueError(f"{file.name} does not hold {count} items")
+    return TokenStore(ids, dtype, 0, meta["tokens"], np.fromfile(starts, "<i8"), meta["sha256"])

@@ -11,45 +11,38 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from depthkit.data import store
-from depthkit.data.interfaces import Corpus, Split, Tokenizer
+from depthkit.data.interfaces import SPLITS, Corpus, Split, Tokenizer
 
 BATCH = 256
 """Documents encoded at once: enough to keep the tokenizer's own threads busy."""
 
 
 def tokenised(
-    corpus: Corpus, tokenizer: Tokenizer, folder: Path, splits: tuple[Split, ...] = store.SPLITS
+    corpus: Corpus, tokenizer: Tokenizer, folder: Path, splits: tuple[Split, ...] = SPLITS
 ) -> dict[str, store.TokenStore]:
     """The given splits of a corpus as token stores, written to the cache the first time.
 
     Processes that ask at the same moment wait for the first one's store.
 
     Raises:
-        ValueError: a split without documents.
-        OSError: the cache cannot be written.
+        ValueError: the corpus cannot be read as text, or the store in the cache is damaged.
+        OSError: the cache cannot be written; nothing is left half-written.
     """
-    name = store.key(
+    entry = store.key(
         format=store.FORMAT, corpus=corpus.fingerprint, tokenizer=tokenizer.fingerprint, splits=splits
     )
-    target = folder / "tokens" / name[:32]
+    target = folder / "tokens" / entry[:32]
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.with_suffix(".lock")):
         if not target.exists():
-            store.write(
-                target, {split: encoded(corpus, tokenizer, split) for split in splits}, tokenizer.vocab_size
-            )
+            documents = {split: with_bos(corpus.texts(split), tokenizer) for split in splits}
+            store.write(target, documents, tokenizer.vocab_size)
     return store.read(target)
-
-
-def encoded(corpus: Corpus, tokenizer: Tokenizer, split: Split) -> Iterator[NDArray[np.int64]]:
-    """The documents of a split as ids, each opening with bos."""
-    return with_bos(corpus.texts(split), tokenizer)
 
 
 def with_bos(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
     """Texts as ids, each opening with bos when the tokenizer has one; empty texts are left out."""
-    bos = [] if tokenizer.bos is None else [tokenizer.bos]
+    bos = np.asarray([] if tokenizer.bos is None else [tokenizer.bos], np.int64)
     remaining = (text for text in texts if text)
     while chunk := list(itertools.islice(remaining, BATCH)):
-        for ids in tokenizer.encode_many(chunk):
-            yield np.concatenate([np.asarray(bos, np.int64), ids])
+        yield from (np.concatenate([bos, ids]) for ids in tokenizer.encode_many(chunk))

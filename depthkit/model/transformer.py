@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from depthkit.model.assemble import make_layers, make_norm, make_schedules
 from depthkit.model.block import Block
+from depthkit.model.compile import compile_blocks
 from depthkit.model.cross_entropy import IGNORE
 from depthkit.model.gains import Gains, scaled
 from depthkit.model.init import initialise
@@ -80,6 +81,10 @@ class Transformer(nn.Module):
         """Fill all parameters and buffers; equal seeds give equal parameters on every device."""
         init = self.config.init.component(self.config.init)
         initialise(self, self.named_roles(), init, self.config.embedding_std, seed)
+
+    def compile_blocks(self, backend: Any = "inductor") -> None:
+        """Compile the blocks in place, one function for all layers and visits (`depthkit.model.compile`)."""
+        compile_blocks(self.layers, backend)
 
     def forward(
         self,

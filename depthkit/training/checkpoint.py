@@ -1,13 +1,14 @@
 """Checkpoints: written whole or not at all, verified by sha256 when read, never pickled.
 
-    checkpoints/step_00000060/{model.safetensors, optim.safetensors, state.json, manifest.json}
-    checkpoints/latest        the name of the newest one; moves only after that one is complete
+checkpoints/step_00000060/{model.safetensors, optim.safetensors, state.json, manifest.json}
+checkpoints/latest        the name of the newest one; moves only after that one is complete
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,12 @@ def load(path: str | Path, step: int | None = None) -> Loaded:
 
 
 def save(
-    root: Path, step: int, model: dict[str, Tensor], optim: dict[str, Tensor], state: dict[str, Any], keep: int
+    root: Path,
+    step: int,
+    model: dict[str, Tensor],
+    optim: dict[str, Tensor],
+    state: dict[str, Any],
+    keep: int,
 ) -> Path:
     """Write the checkpoint of `step` under `root`, point `latest` at it, drop all but the last `keep`.
 
@@ -107,10 +113,17 @@ def steps(root: Path) -> list[int]:
 
 
 def latest(root: Path) -> int | None:
-    """The step `latest` names; without that file the newest there is; None when there is none."""
+    """The step `latest` names; without that file the newest there is; None when there is none.
+
+    Raises:
+        CheckpointError: the file holds something else.
+    """
     pointer = root / "latest"
     if pointer.exists():
-        return int(pointer.read_text(encoding="utf-8").strip().removeprefix("step_"))
+        name = pointer.read_text(encoding="utf-8").strip()
+        if not name.removeprefix("step_").isdigit():
+            raise CheckpointError(f"{pointer}: {name!r} is not the name of a checkpoint")
+        return int(name.removeprefix("step_"))
     return max(steps(root), default=None)
 
 
@@ -166,14 +179,19 @@ def _digests(folder: Path) -> dict[str, Any]:
 
 
 def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _prune(root: Path, step: int, keep: int) -> None:
     # Steps past the one just written belong to a future that was given up; they are overwritten in time.
     for old in [present for present in steps(root) if present <= step][:-keep]:
-        shutil.rmtree(root / _name(old))
+        aside = root / f".{_name(old)}.old"
+        os.replace(root / _name(old), aside)
+        shutil.rmtree(aside)
 
 
 def _name(step: int) -> str:

@@ -44,7 +44,8 @@ class MetricsLog:
 
         Both files are replaced whole. Being stopped between the two and repeated loses and doubles nothing.
         """
-        kept, discarded = [], []
+        kept: list[str] = []
+        discarded: list[str] = []
         for line in _lines(self.path):
             row = _parsed(line)
             (kept if row is not None and row["step"] <= step else discarded).append(line)

@@ -32,7 +32,7 @@ class TrainConfig(Spec):
     clip: float | None = Field(1.0, gt=0)
     """Largest global gradient norm; null leaves gradients as they are."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """`bf16` runs matrix products under autocast, weights stay fp32; `auto` is bf16 on a GPU, fp32 on a CPU."""
+    """`bf16` runs matrix products under autocast, weights stay fp32; `auto` is bf16 on GPUs, fp32 on CPUs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes the GPU when there is one."""
     threads: int | None = Field(None, ge=1)
@@ -46,7 +46,7 @@ class TrainConfig(Spec):
     keep: int = Field(3, ge=1)
     """How many checkpoints are kept, counted back from the newest."""
     telemetry_every: int | None = Field(None, ge=1)
-    """Steps between measurements of every visit (variance, write ratio, angle, gradient norms); null is never."""
+    """Steps between measurements of every visit: variance, write ratio, angle, gradient norms; null is never."""
     max_bad_steps: int = Field(5, ge=1)
     """Steps in a row with a non-finite loss or gradient, each skipped, after which the run stops."""
     compile: bool = False

@@ -69,12 +69,14 @@ def _skip(subject: Subject, trace: Trace, visit: int) -> Canary:
 
 
 def _lens(subject: Subject, trace: Trace) -> Canary:
-    logits = subject.logits(subject.run(trace.batch.ids, trace.batch.documents))
-    off = 0.0
-    size = subject.chunk(logits.shape[-1])
-    flat, state = logits.flatten(0, 1), trace.states[-1].flatten(0, 1)
-    for start in range(0, len(flat), size):
-        off = max(off, _distance(subject.read_out(state[None, start : start + size])[0], flat[start : start + size]))
+    own = subject.own_losses(trace.batch)
+    if own is not None:
+        off, limit = _distance(trace.scores.nats, own.cpu()), TOLERANCE
+        return Canary(off <= limit, off, "losses read from the last state are the model's own")
+    logits = subject.logits(subject.run(trace.batch.ids, trace.batch.documents)).flatten(0, 1)
+    state, size = trace.states[-1].flatten(0, 1), subject.chunk(trace.states[-1].shape[-1])
+    parts = [slice(start, start + size) for start in range(0, len(logits), size)]
+    off = max(_distance(subject.read_out(state[None, part])[0], logits[part]) for part in parts)
     limit = TOLERANCE * max(1.0, float(logits.abs().max()))
     return Canary(off <= limit, off, "the lens of the last state is the model's logits")
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from depthkit.utilization.capture import Call
-from depthkit.utilization.sequences import IGNORED
+from depthkit.utilization.sequences import IGNORED, Sequences
 
 LIST_NAMES = ("layers", "h", "blocks")
 CHUNK_LOGITS = 2**22
@@ -89,20 +89,21 @@ class Subject:
         return self._read_out(state).float()
 
     def logits(self, output: Any) -> Tensor:
-        """The logits in what `run` returned: a tensor, `.logits`, or the head of `.hidden`, fp32.
+        """The logits in what `run` returned: a tensor, `.logits`, or the first item of a plain tuple, fp32.
 
         Raises:
             ValueError: none of these.
         """
-        if getattr(output, "logits", None) is not None:
-            return output.logits.float()
-        if getattr(output, "hidden", None) is not None and hasattr(self.model, "head"):
-            return self.model.head(output.hidden).float()
-        if isinstance(output, tuple):
-            output = output[0]
-        if not isinstance(output, Tensor):
+        found = getattr(output, "logits", output)
+        found = found[0] if type(found) is tuple else found
+        if not isinstance(found, Tensor):
             raise ValueError(f"{self.name}: found no logits in its output ({type(output).__name__})")
-        return output.float()
+        return found.float()
+
+    def own_losses(self, batch: Sequences) -> Tensor | None:
+        """Nats of every token [B, T] as the model itself computes them, or None when it does not."""
+        compute = getattr(self.model, "token_losses", None)
+        return None if compute is None else compute(batch.ids, batch.targets, documents=batch.documents)
 
     def chunk(self, width: int) -> int:
         """How many positions of a `[.., width]` state go through the head at once."""

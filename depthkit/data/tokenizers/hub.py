@@ -1,0 +1,41 @@
+"""A tokenizer from the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from depthkit.data.interfaces import Corpus
+from depthkit.data.registries import TOKENIZERS
+from depthkit.data.subword import Subword
+from depthkit.data.tokenizers.file import declared_bos, read_tokenizer
+from depthkit.registry import Spec
+
+
+@TOKENIZERS.register("hub")
+class HubTokenizer(Subword):
+    """The tokenizer of a Hugging Face model, by name. Needs the network the first time."""
+
+    class Config(Spec):
+        """Which tokenizer."""
+
+        name: str
+        """Repository name, such as `HuggingFaceTB/SmolLM2-135M`."""
+        revision: str | None = None
+        """Branch, tag or commit; null means the default branch."""
+        bos: str | None = None
+        """Mark that opens each document; null means the one that the repository names."""
+
+    def __init__(self, config: Config, corpus: Corpus, folder: Path):
+        path = _download(config, "tokenizer.json")
+        bos = config.bos or declared_bos(_download(config, "tokenizer_config.json"))
+        super().__init__(read_tokenizer(path, "data.tokenizer.name"), bos)
+
+
+def _download(config: HubTokenizer.Config, filename: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(config.name, filename, revision=config.revision))
+    except (OSError, ValueError) as error:  # the library's own errors derive from these
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"data.tokenizer.name: no {filename} of {config.name!r}: {reason}") from None

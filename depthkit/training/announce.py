@@ -1,0 +1,41 @@
+"""The sentences a run begins and ends with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from depthkit.training import device
+from depthkit.training.metrics import Row
+from depthkit.training.run import RunConfig
+from depthkit.training.trainer import Trainer
+
+
+def beginning(trainer: Trainer, run_dir: Path) -> str:
+    """What is about to be trained, on what."""
+    config, plan = trainer.config, trainer.model.plan
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    tokens = config.train.tokens_per_step(config.data.sequence_length)
+    precision = "bf16 autocast" if trainer.autocast else "fp32"
+    return (
+        f"{run_dir}: depth {plan.depth}, {plan.num_layers} layers, {parameters:,} parameters; "
+        f"init {config.model.init.kind}, embedding std {config.model.embedding_std}\n"
+        f"steps {trainer.step} to {trainer.total} of {tokens:,} tokens on {device.name(trainer.device)}, "
+        f"{precision}, {torch.get_num_threads()} CPU threads"
+    )
+
+
+def ending(config: RunConfig, run_dir: Path, row: Row) -> str:
+    """How a run ended: its held-out losses, or where it was stopped."""
+    if row["event"] == "stop":
+        return f"stopped by {row['signal']} after step {row['step']}; continue with --resume ({run_dir})"
+    entropy, loss = row["unigram_entropy"], row["val_loss"]
+    unit = "byte" if config.data.tokenizer.kind == "bytes" else "token"
+    bits = "" if row["bits_per_byte"] is None else f", {row['bits_per_byte']:.4f} bits per byte"
+    side = "below" if loss < entropy else "above"
+    return (
+        f"held-out loss {loss:.4f} nats per token{bits}\n"
+        f"{unit}-unigram entropy of the held-out text {entropy:.4f}: "
+        f"the model is {abs(entropy - loss):.4f} nats {side} it"
+    )

@@ -1,0 +1,115 @@
+"""One run from config to summary."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from depthkit.data import open_data
+from depthkit.model import Transformer
+from depthkit.training import announce, checkpoint, device, metrics, saving, seeds
+from depthkit.training.folder import RunFolder
+from depthkit.training.progress import ProgressLine
+from depthkit.training.recorder import Recorder
+from depthkit.training.run import RunConfig
+from depthkit.training.stopping import StopRequest
+from depthkit.training.trainer import Trainer
+
+
+def run_session(config: RunConfig, run_dir: Path, resume: bool | int, quiet: bool) -> dict[str, Any]:
+    """See `depthkit.training.run.train`."""
+    console = Console(quiet=quiet, highlight=False, soft_wrap=True, markup=False)
+    folder = RunFolder(run_dir)
+    folder.claim(config, resume is not False)
+    end = folder.end()
+    if resume is True and end is not None:
+        console.print(f"{run_dir} is finished")
+        return _conclude(console, config, folder, end, 0.0)
+    gpus = list(range(torch.cuda.device_count()))
+    start = _find_start(folder, resume)
+    threads = config.train.threads or (start[1]["threads"] if start else None)
+    with StopRequest() as stop, torch.random.fork_rng(gpus), device.threads(threads):
+        trainer = _make_trainer(config, start)
+        return _run(config, trainer, folder, stop, console)
+
+
+def _find_start(folder: RunFolder, resume: bool | int) -> tuple[Path, dict[str, Any]] | None:
+    """The verified checkpoint to continue from and its state; None starts from nothing."""
+    fresh = resume is False or (resume is True and not checkpoint.steps(folder.checkpoints))
+    if fresh:
+        return None
+    path = checkpoint.find(folder.path, None if resume is True else resume)
+    return path, checkpoint.read_state(path)
+
+
+def _make_trainer(config: RunConfig, start: tuple[Path, dict[str, Any]] | None) -> Trainer:
+    """Data, then model and optimiser, at their beginning or where the checkpoint left them."""
+    chosen = device.choose(config.train.device)
+    torch.manual_seed(seeds.stream(config.seed, "global"))
+    data = open_data(config.data, seeds.stream(config.seed, "data"))
+    if start is not None:
+        saving.check_tokenizer(start[1]["tokenizer"], data.tokenizer.fingerprint, start[0])
+    full = config.with_vocabulary(data.tokenizer.vocab_size)
+    model = Transformer(full.model, seed=seeds.stream(config.seed, "init")).to(chosen)
+    if config.train.compile:
+        model.compile_blocks()
+    trainer = Trainer(full, model, data)
+    if start is not None:
+        saving.restore(trainer, *start)
+    return trainer
+
+
+def _run(
+    config: RunConfig, trainer: Trainer, folder: RunFolder, stop: StopRequest, console: Console
+) -> dict[str, Any]:
+    """Fill the run folder, train, and conclude."""
+    began = time.monotonic()
+    with folder.writing("the run folder"):
+        folder.clean()
+        facts = {"device": device.name(trainer.device), "threads": torch.get_num_threads()}
+        folder.describe(config, trainer.model.plan, facts)
+        if trainer.step:
+            checkpoint.set_latest(folder.checkpoints, trainer.step)
+    recorder = Recorder(folder, trainer.step)
+    try:
+        recorder.event("resume" if trainer.step else "start", trainer.step, **facts)
+        console.print(announce.beginning(trainer, folder.path))
+        with ProgressLine(trainer.total, trainer.step, console) as progress:
+            trainer.fit(recorder, progress, stop)
+        row = _last_row(trainer, folder, recorder, stop)
+    finally:
+        recorder.close()
+    return _conclude(console, config, folder, row, time.monotonic() - began)
+
+
+def _last_row(trainer: Trainer, folder: RunFolder, recorder: Recorder, stop: StopRequest) -> metrics.Row:
+    """Write and return the row that says how the run ended."""
+    if trainer.step < trainer.total:
+        assert stop.signal is not None
+        return recorder.event("stop", trainer.step, train_loss=trainer.last_loss, signal=stop.signal.name)
+    held_out = metrics.read(folder.metrics, "validation")[-1]
+    return recorder.event(
+        "end",
+        trainer.step,
+        train_loss=trainer.last_loss,
+        val_loss=held_out["val_loss"],
+        bits_per_byte=held_out["bits_per_byte"],
+        unigram_entropy=trainer.data.unigram_entropy(),
+    )
+
+
+def _conclude(
+    console: Console, config: RunConfig, folder: RunFolder, row: metrics.Row, seconds: float
+) -> dict[str, Any]:
+    console.print(announce.ending(config, folder.path, row))
+    names = ("step", "train_loss", "val_loss", "bits_per_byte", "unigram_entropy")
+    return {
+        "run_dir": str(folder.path),
+        **{name: row.get(name) for name in names},
+        "seconds": round(seconds, 2),
+        "stopped": row.get("signal"),
+    }

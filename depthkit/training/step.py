@@ -1,0 +1,115 @@
+"""One optimiser step: forward and backward over the micro-batches, clip, update; a bad one is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from depthkit.data import Batch
+from depthkit.model import Output, Transformer
+from depthkit.model.transformer import Observe
+from depthkit.training.telemetry import DepthTelemetry
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step measured; token-weighted over its micro-batches."""
+
+    loss: float
+    """Cross-entropy, nats per scored token."""
+    objective: float
+    """What was differentiated: cross-entropy and the auxiliary losses."""
+    grad_norm: float
+    """Global gradient norm before clipping."""
+    scored: int
+    """Targets that were scored."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether loss and gradient are numbers one may follow."""
+        numbers = torch.tensor([self.loss, self.objective, self.grad_norm])
+        return bool(torch.isfinite(numbers).all())
+
+
+class Stepper:
+    """Takes optimiser steps on one model.
+
+    Args:
+        clip: largest global gradient norm, or None.
+        autocast: run matrix products in bf16.
+    """
+
+    def __init__(
+        self, model: Transformer, optimizer: torch.optim.Optimizer, clip: float | None, autocast: bool
+    ):
+        self.model = model
+        self.optimizer = optimizer
+        self.clip = clip
+        self.autocast = autocast
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def take(
+        self, batches: Sequence[Batch], step: int, telemetry: DepthTelemetry | None = None
+    ) -> StepResult:
+        """One step over `batches`, each weighted by its share of the scored tokens.
+
+        A non-finite loss or gradient leaves weights and optimiser as they were; see `StepResult.finite`.
+
+        Args:
+            batches: micro-batches on the model's device.
+            step: number of this step, from 1.
+            telemetry: measures the first micro-batch with scored tokens.
+        """
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss, objective, scored = self._accumulate(batches, step, telemetry)
+        if telemetry is not None:
+            telemetry.measure_gradients(self.model)
+        norm = self._clip()
+        result = StepResult(float(loss), float(objective), float(norm), scored)
+        if result.finite:
+            self.optimizer.step()
+        return result
+
+    def _accumulate(
+        self, batches: Sequence[Batch], step: int, telemetry: DepthTelemetry | None
+    ) -> tuple[Tensor, Tensor, int]:
+        counts = [batch.num_scored for batch in batches]
+        total = sum(counts)
+        sums = torch.zeros(2, dtype=torch.float64)
+        for batch, count in zip(batches, counts, strict=True):
+            if count == 0:
+                continue
+            weight = count / total
+            observe = telemetry.watch(weight) if telemetry is not None else None
+            output = forward(self.model, batch, step, self.autocast, observe)
+            assert output.loss is not None
+            assert output.cross_entropy is not None
+            (output.loss * weight).backward()
+            sums += weight * torch.stack([output.cross_entropy, output.loss]).detach().double().cpu()
+            telemetry = None
+        return sums[0], sums[1], total
+
+    def _clip(self) -> Tensor:
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if self.clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
+        return norm
+
+
+def forward(
+    model: Transformer, batch: Batch, step: int, autocast: bool, observe: Observe | None = None
+) -> Output:
+    """The model's output on one micro-batch, under bf16 autocast if asked for."""
+    with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=autocast):
+        return model(
+            batch.ids,
+            batch.targets,
+            batch.documents,
+            step=torch.tensor(step, device=batch.ids.device),
+            observe=observe,
+        )

@@ -1,0 +1,37 @@
+"""Block influence (ShortGPT, arXiv:2403.03853)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from depthkit.utilization.probe import Context, Probe, Result, Trace, both_means
+from depthkit.utilization.probes import PROBES
+
+
+@PROBES.register("influence")
+class Influence(Probe):
+    """Block influence BI = 1 - cos(state before, state after), mean over all tokens that are not padding."""
+
+    requires = "stream"
+
+    def __init__(self, config: Any, context: Context):
+        super().__init__(config, context)
+        self._table = self.table(self.depth)
+
+    def update(self, event: Trace) -> None:
+        """Add one micro-batch."""
+        norms = [state.float().norm(dim=-1) for state in event.states]
+        units = [F.normalize(state.float(), dim=-1, eps=1e-30) for state in event.states]
+        for visit in range(self.depth):
+            # |u - v|^2 / 2 is 1 - cos without the cancellation: an unchanged state gives exactly 0.
+            influence = (units[visit] - units[visit + 1]).square().sum(-1) / 2
+            valid = event.batch.mask & (torch.minimum(norms[visit], norms[visit + 1]) > 0)
+            self._table.add(visit, event.rows, influence, valid)
+
+    def compute(self) -> Result:
+        """One series, with and without token 0."""
+        definition = "1 - cosine of the states before and after the visit, per token"
+        return Result(both_means("block_influence", self._table, self.context.seed, "1 - cosine", definition))

@@ -1,0 +1,47 @@
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+
+from tests.models import make_ids, make_model
+
+# Dynamo itself looks at .grad of non-leaf tensors while tracing.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+
+def test_twelve_models_in_one_process_compile_one_block_each_a_grad_mode():
+    ids = make_ids()
+    for index in range(12):
+        model, eager = (make_model(depth=6, loops=1 + index % 3, regulators=["lns"]) for _ in range(2))
+        counter = CompileCounter()
+        model.compile_blocks(counter)
+        loss = model(ids, ids).loss
+        loss.backward()
+        assert counter.frame_count == 1
+        with torch.no_grad():
+            assert torch.equal(model(ids).hidden, eager(ids).hidden)
+        assert counter.frame_count == 2
+        assert torch.equal(loss, eager(ids, ids).loss)
+
+
+def test_two_block_kinds_compile_twice():
+    blocks = {kind: {"mixer": {"kind": "gqa", "num_heads": 2}, "ffn": kind} for kind in ("swiglu", "gelu")}
+    segments = [{"name": "trunk", "pattern": ["swiglu", "gelu"], "repeat": 3}]
+    model, counter = make_model(blocks=blocks, segments=segments), CompileCounter()
+    model.compile_blocks(counter)
+    model(make_ids())
+    assert counter.frame_count == 2
+
+
+def test_hooks_still_fire_on_compiled_blocks():
+    model, fired = make_model(), []
+    model.compile_blocks("eager")
+    model.layers[1].register_forward_hook(lambda *_: fired.append(1))
+    model(make_ids())
+    assert fired == [1]
+
+
+@pytest.mark.slow
+def test_inductor_agrees_with_eager():
+    model, eager, ids = make_model(), make_model(), make_ids()
+    model.compile_blocks()
+    torch.testing.assert_close(model(ids, ids).loss, eager(ids, ids).loss)
