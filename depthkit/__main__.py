@@ -22,8 +22,8 @@ AXES = {
     "inits": "depthkit.model.registries:INITS",
     "corpora": "depthkit.data:CORPORA",
     "tokenizers": "depthkit.data:TOKENIZERS",
-    "optimizers": "depthkit.training.registries:OPTIMIZERS",
-    "schedules": "depthkit.training.registries:SCHEDULES",
+    "optimizers": "depthkit.training.optim:OPTIMIZERS",
+    "schedules": "depthkit.training.schedule:SCHEDULES",
     "probes": "depthkit.utilization:PROBES",
     "documents": "depthkit.config:DOCUMENTS",
 }

@@ -132,7 +132,9 @@ def _sentence(error: Any) -> str:
 
 
 def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A YAML mapping merged over everything it `extends` (paths are relative to the file).
+    """A YAML mapping merged over everything it `extends`; any mapping in it may extend a file of its own.
+
+    Paths are relative to the file that names them.
 
     Raises:
         ConfigError: missing or unreadable file, YAML that does not parse, circular `extends`.
@@ -141,12 +143,22 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if resolved in seen:
         chain = " -> ".join(p.name for p in (*seen, resolved))
         raise ConfigError(f"{path}: 'extends' goes in a circle: {chain}")
-    raw = _read_yaml(path)
-    parents = raw.pop("extends", [])
+    return _expand(_read_yaml(path), path, (*seen, resolved))
+
+
+def _expand(node: Any, path: Path, seen: tuple[Path, ...]) -> Any:
+    if isinstance(node, list):
+        return [_expand(item, path, seen) for item in node]
+    if not isinstance(node, dict):
+        return node
+    own = {key: _expand(value, path, seen) for key, value in node.items() if key != "extends"}
+    parents = node.get("extends", [])
     merged: dict[str, Any] = {}
-    for parent in [parents] if isinstance(parents, str) else parents:
-        merged = merge(merged, read(path.parent / parent, (*seen, resolved)))
-    return merge(merged, raw)
+    for parent in parents if isinstance(parents, list) else [parents]:
+        if not isinstance(parent, str):
+            raise ConfigError(f"{path}: extends names a file or a list of files, not {parent!r}")
+        merged = merge(merged, read(path.parent / parent, seen))
+    return merge(merged, own)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -196,6 +208,15 @@ def apply_override(raw: Any, override: str) -> Any:
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"override {override!r}: the value is not YAML: {error}") from None
     return _set(raw, path.split("."), value, override)
+
+
+def set_value(raw: Any, path: str, value: Any) -> Any:
+    """`raw` with the value at a dotted path replaced, as `apply_override` does for text.
+
+    Raises:
+        ConfigError: the path runs into a list item that does not exist, or into a plain value.
+    """
+    return _set(raw, path.split("."), value, f"{path}={value}")
 
 
 def _set(node: Any, parts: list[str], value: Any, override: str) -> Any:

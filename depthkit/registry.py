@@ -84,6 +84,7 @@ class Registry:
                 __doc__=cls.__doc__,
                 kind=(Literal[name], name),  # type: ignore[arg-type]
             )
+            config.__qualname__ = f"{cls.__qualname__}.Config"  # where pickle will look for it
             config.component = cls  # type: ignore[attr-defined]
             cls.Config = config  # type: ignore[attr-defined]
             cls.kind = name  # type: ignore[attr-defined]

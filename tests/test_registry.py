@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 from pydantic import Field
 
@@ -23,6 +25,13 @@ def test_register_gives_config_a_kind_and_a_way_back():
     assert config.kind == "one"
     assert config.component is one
     assert config.model_dump() == {"kind": "one", "size": 3}
+
+
+def test_registered_configs_can_be_pickled():
+    from tests.models import make_config
+
+    config = make_config(regulators=["lns"], norm="layer")
+    assert pickle.loads(pickle.dumps(config)) == config
 
 
 def test_unknown_name_lists_kinds_and_the_nearest():

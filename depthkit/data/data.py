@@ -14,6 +14,9 @@ from depthkit.data.config import DataConfig
 from depthkit.data.interfaces import Loading, Splits, Tokenizer
 from depthkit.data.loader import Windows
 
+KEPT_POSITIONS = 16
+"""Places in a stream remembered, so that a trainer may fetch some batches ahead of the step it saves."""
+
 
 def open_data(config: DataConfig, seed: int) -> Data:
     """Read, tokenise (or find in the cache) and split the configured corpus.
@@ -50,7 +53,8 @@ class Data:
         self.tokenizer = tokenizer
         self._splits = splits
         self._loading = loading
-        self._position: dict[str, Any] = {}
+        self._batch_size: int | None = None
+        self._recent: dict[int, dict[str, Any]] = {}
         splits.train.check(loading)
         if splits.validation.count < 2:
             raise ValueError("data.corpus: fewer than 2 held-out tokens, so nothing can be scored")
@@ -72,36 +76,43 @@ class Data:
             raise ValueError(
                 f"batch_size must be at least 1 and start at least 0 (got {batch_size}, {start})"
             )
-        position = None if state is None else self._checked(state, start, batch_size)
-        source = self._splits.train.batches(batch_size, start, position, self._loading)
-        return self._train(source, batch_size, start)
+        train = self._splits.train
+        position = train.position_at(start) if state is None else self._checked(state, start, batch_size)
+        if position is None:
+            raise ValueError(f"a stream can go on at micro-batch {start} only with the state saved there")
+        self._batch_size, self._recent = batch_size, {start: position}
+        return self._train(train.batches(batch_size, start, position, self._loading), start)
 
-    def _train(
-        self, source: Iterator[tuple[Batch, dict[str, Any]]], batch_size: int, start: int
-    ) -> Iterator[Batch]:
+    def _train(self, source: Iterator[tuple[Batch, dict[str, Any]]], start: int) -> Iterator[Batch]:
         for number, (batch, after) in enumerate(source, start + 1):
-            self._position = {"micro_batch": number, "batch_size": batch_size, "source": after}
+            self._recent[number] = after
+            self._recent.pop(number - KEPT_POSITIONS, None)
             yield batch
 
     def state(self, number: int) -> dict[str, Any]:
         """What `train` needs to go on with micro-batch `number`, as plain JSON data.
 
-        For the micro-batch after the one that the last `train` gave out; at 0, before any was.
+        A streaming corpus knows it for the start of the last `train` and the batches it gave out lately.
 
         Raises:
-            ValueError: another number.
+            ValueError: a place in a stream that is not known.
         """
-        position = self._position or {"micro_batch": 0, "batch_size": None, "source": None}
-        if number and number != position["micro_batch"]:
-            raise ValueError(f"state of micro-batch {number}: training stands at {position['micro_batch']}")
-        if not number:
-            position = {"micro_batch": 0, "batch_size": None, "source": None}
-        return {**position, "identity": self._identity()}
+        position = self._recent.get(number, self._splits.train.position_at(number))
+        if position is None:
+            raise ValueError(
+                f"state of micro-batch {number}: the stream stands at {max(self._recent, default=0)}"
+            )
+        return {
+            "micro_batch": number,
+            "batch_size": self._batch_size,
+            "position": position,
+            "identity": self._identity(),
+        }
 
     def _identity(self) -> dict[str, str]:
         return {"tokenizer": self.tokenizer.fingerprint, "train": self._splits.train.identity}
 
-    def _checked(self, state: dict[str, Any], start: int, batch_size: int) -> dict[str, Any] | None:
+    def _checked(self, state: dict[str, Any], start: int, batch_size: int) -> dict[str, Any]:
         for name, value in self._identity().items():
             if state["identity"][name] != value:
                 raise ValueError(
@@ -113,7 +124,7 @@ class Data:
                 f"saved position is micro-batch {state['micro_batch']} of {state['batch_size']} sequences, "
                 f"not {start} of {batch_size}"
             )
-        return state["source"]
+        return state["position"]
 
     def validation(self, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
         """Held-out windows in the order of the text, each token but the very first scored exactly once.

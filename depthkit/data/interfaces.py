@@ -88,10 +88,13 @@ class Source(Protocol):
     def check(self, loading: Loading) -> None:
         """Raise ValueError when there is less than one window."""
 
+    def position_at(self, number: int) -> dict[str, Any] | None:
+        """The position of a micro-batch as far as its number tells; None when more is needed."""
+
     def batches(
-        self, batch_size: int, start: int, position: dict[str, Any] | None, loading: Loading
+        self, batch_size: int, start: int, position: dict[str, Any], loading: Loading
     ) -> Iterator[tuple[Batch, dict[str, Any]]]:
-        """Micro-batches number `start`, `start + 1`, ..., each with the position that follows it."""
+        """Micro-batches number `start`, `start + 1`, ..., each with the position that follows it (JSON)."""
 
     def summary(self) -> dict[str, Any]:
         """Counts of train tokens and documents, as far as they are known."""

@@ -56,10 +56,14 @@ class WindowSource:
                 f"(data.sequence_length + 1 = {needed})"
             )
 
+    def position_at(self, number: int) -> dict[str, Any] | None:
+        """Nothing: the number itself is the whole position."""
+        return {}
+
     def batches(
-        self, batch_size: int, start: int, position: dict[str, Any] | None, loading: Loading
+        self, batch_size: int, start: int, position: dict[str, Any], loading: Loading
     ) -> Iterator[tuple[Batch, dict[str, Any]]]:
-        """See `Source`; the number of the micro-batch is the whole position."""
+        """See `Source`."""
         num_windows = num_full_windows(self.store.count, loading.sequence_length)
         order = micro_batches(loading.seed, num_windows, batch_size, start)
         for batch in load(Windows(self.store, loading), loading.num_workers, batch_sampler=order):

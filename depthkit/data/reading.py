@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from depthkit.registry import unknown
+
+CHUNK = 256
+"""Rows read at once."""
 
 
 @contextlib.contextmanager
@@ -49,16 +53,24 @@ def load(source: str, path: str, **options: Any) -> Any:
 
 
 def texts(source: str, rows: Iterable[dict[str, Any]], field: str) -> Iterator[str]:
-    """The text field of each row.
+    """The text field of each row; errors as in `read`."""
+    numbered = iter(enumerate(rows))
+    while chunk := read(source, numbered, field, CHUNK):
+        yield from chunk
+
+
+def read(source: str, numbered: Iterator[tuple[int, dict[str, Any]]], field: str, count: int) -> list[str]:
+    """The text field of the next `count` rows, fewer at the end.
 
     Raises:
         ValueError: rows that cannot be parsed, lack the field, or hold something else than text in it.
     """
-    try:
-        for number, row in enumerate(rows):
-            yield _text(row, field, f"{source}: row {number}")
-    except OSError as error:
-        raise ValueError(f"{source}: cannot be read: {reason(error)}") from None
+    with quiet_datasets():
+        try:
+            rows = list(islice(numbered, count))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{source}: cannot be read: {reason(error)}") from None
+    return [_text(row, field, f"{source}: row {number}") for number, row in rows]
 
 
 def _text(row: dict[str, Any], field: str, where: str) -> str:

@@ -14,7 +14,6 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -78,8 +77,8 @@ class TextStream:
         dataset = self.dataset.shuffle(seed=_number(seed, place.epoch), buffer_size=1)
         if place.stream is not None:
             dataset.load_state_dict(place.stream)
-        rows = reading.texts(self.source, dataset, self.field)
-        while block := _read(rows):
+        numbered = iter(enumerate(dataset))
+        while block := reading.read(self.source, numbered, self.field, BLOCK):
             kept = [text for text in block if text and holding_out.place(text) > self.held_out]
             order = generator(seed, place.epoch, 1 + place.block).permutation(len(kept))
             for index in range(place.index, len(kept)):
@@ -89,11 +88,6 @@ class TextStream:
 
 def _number(seed: int, epoch: int) -> int:
     return int(generator(seed, epoch, 0).integers(2**31))
-
-
-def _read(rows: Iterator[str]) -> list[str]:
-    with reading.quiet_datasets():  # the library warns about its own shuffle buffer, which holds one document
-        return list(islice(rows, BLOCK))
 
 
 class StreamBatches(IterableDataset[tuple[Batch, dict[str, Any]]]):
@@ -156,22 +150,19 @@ class StreamSource:
         """Raise ValueError when the stream cannot be read or is empty."""
         next(self.stream.documents(loading.seed, Place()))
 
-    def batches(
-        self, batch_size: int, start: int, position: dict[str, Any] | None, loading: Loading
-    ) -> Iterator[tuple[Batch, dict[str, Any]]]:
-        """See `Source`.
+    def position_at(self, number: int) -> dict[str, Any] | None:
+        """The start of the stream for 0, else None."""
+        return {} if number == 0 else None
 
-        Raises:
-            ValueError: a start above 0 without a position.
-        """
-        if start and position is None:
-            raise ValueError(f"a stream can go on at micro-batch {start} only with the state saved there")
+    def batches(
+        self, batch_size: int, start: int, position: dict[str, Any], loading: Loading
+    ) -> Iterator[tuple[Batch, dict[str, Any]]]:
+        """See `Source`; a stream has one reader, whatever the number of workers."""
         if loading.num_workers > 1:
             warnings.warn(
                 f"data.num_workers: a stream is read by 1 process, not {loading.num_workers}", stacklevel=2
             )
-        place = Place(**position) if position else Place()
-        reader = StreamBatches(self.stream, self.tokenizer, loading, batch_size, place)
+        reader = StreamBatches(self.stream, self.tokenizer, loading, batch_size, Place(**position))
         return iter(load(reader, min(loading.num_workers, 1), batch_size=None))
 
     def summary(self) -> dict[str, Any]:

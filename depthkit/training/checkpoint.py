@@ -152,22 +152,26 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 def clean(root: Path) -> None:
     """Remove what writers that were killed have left behind."""
-    for leftover in (*root.glob(".step_*.tmp"), *root.glob(".step_*.old")):
-        shutil.rmtree(leftover)
+    for leftover in root.glob(".*"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
 
 
 def _damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        expected = {name: manifest[name]["sha256"] for name in (MODEL, OPTIM, STATE)}
     except (OSError, ValueError, KeyError, TypeError):
         return f"{folder / MANIFEST} is missing or damaged"
-    for name in (MODEL, OPTIM, STATE):
+    for name, sha256 in expected.items():
         file = folder / name
         if not file.exists():
             return f"{file} is missing"
-        if name not in manifest or _sha256(file) != manifest[name]["sha256"]:
-            return f"{file} is damaged (its sha256 is not the one in {MANIFEST})"
+        if _sha256(file) != sha256:
+            return f"{file} is damaged: its sha256 is not the one in {MANIFEST}"
     return None
 
 

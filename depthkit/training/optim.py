@@ -12,7 +12,7 @@ from depthkit.model.roles import MATRICES
 from depthkit.registry import Registry
 
 OPTIMIZERS = Registry("optimizer", "depthkit.training.optimizers")
-"""Each kind is a class built from its config, with `build(groups, lr) -> torch.optim.Optimizer`."""
+"""Each kind is built from its config and has `build(groups, lr) -> Optimizer` and `num_states`."""
 
 
 def parameter_groups(model: Transformer) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from depthkit import config as configs
 from depthkit.config import DOCUMENTS
-from depthkit.data import DataConfig
+from depthkit.data import DataConfig, open_data
 from depthkit.model import ModelConfig
 from depthkit.registry import Spec
 from depthkit.training.settings import TrainConfig
@@ -54,8 +54,6 @@ class Run:
                 for name in ("eval_every", "telemetry_every")
                 if (every := getattr(self.train, name)) is not None and every > self.total_steps
             ]
-            if self.train.eval_tokens is not None and self.train.eval_every is None:
-                late.append("train.eval_tokens has no effect without train.eval_every")
             return [*self.model.advice(), *late]
 
         def with_vocabulary(self, size: int) -> Run.Config:
@@ -92,6 +90,19 @@ class Run:
 
 
 RunConfig = Run.Config
+
+
+def resolve_model(config: RunConfig) -> ModelConfig:
+    """The run's model with a vocabulary size, the tokenizer's if the config has null.
+
+    Raises:
+        ValueError: as `open_data` and `RunConfig.with_vocabulary`.
+        OSError: data cannot be read.
+    """
+    if config.model.vocab_size is not None:
+        return config.model
+    size = open_data(config.data, config.seed).tokenizer.vocab_size
+    return config.with_vocabulary(size).model
 
 
 def default_folder(config: Spec, source: Path) -> Path:

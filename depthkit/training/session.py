@@ -11,7 +11,8 @@ from rich.console import Console
 
 from depthkit.data import open_data
 from depthkit.model import Transformer
-from depthkit.training import announce, checkpoint, device, metrics, saving, seeds
+from depthkit.model.init import stream_seed
+from depthkit.training import announce, checkpoint, device, metrics, saving
 from depthkit.training.folder import RunFolder
 from depthkit.training.progress import ProgressLine
 from depthkit.training.recorder import Recorder
@@ -49,12 +50,12 @@ def _find_start(folder: RunFolder, resume: bool | int) -> tuple[Path, dict[str, 
 def _make_trainer(config: RunConfig, start: tuple[Path, dict[str, Any]] | None) -> Trainer:
     """Data, then model and optimiser, at their beginning or where the checkpoint left them."""
     chosen = device.choose(config.train.device)
-    torch.manual_seed(seeds.stream(config.seed, "global"))
-    data = open_data(config.data, seeds.stream(config.seed, "data"))
+    torch.manual_seed(stream_seed(config.seed, "global"))
+    data = open_data(config.data, config.seed)
     if start is not None:
         saving.check_tokenizer(start[1]["tokenizer"], data.tokenizer.fingerprint, start[0])
     full = config.with_vocabulary(data.tokenizer.vocab_size)
-    model = Transformer(full.model, seed=seeds.stream(config.seed, "init")).to(chosen)
+    model = Transformer(full.model, seed=config.seed).to(chosen)
     if config.train.compile:
         model.compile_blocks()
     trainer = Trainer(full, model, data)
@@ -72,7 +73,7 @@ def _run(
         folder.clean()
         facts = {"device": device.name(trainer.device), "threads": torch.get_num_threads()}
         folder.describe(config, trainer.model.plan, facts)
-        if trainer.step:
+        if trainer.step and checkpoint.latest(folder.checkpoints) != trainer.step:
             checkpoint.set_latest(folder.checkpoints, trainer.step)
     recorder = Recorder(folder, trainer.step)
     try:

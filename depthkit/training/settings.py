@@ -40,13 +40,13 @@ class TrainConfig(Spec):
     eval_every: int | None = Field(None, ge=1)
     """Steps between evaluations on held-out text; null evaluates at the end only."""
     eval_tokens: int | None = Field(None, ge=1)
-    """Held-out tokens an evaluation during training reads; null reads all. The last evaluation reads all."""
+    """Held-out tokens that an evaluation reads, spread evenly over the text; null reads all."""
     checkpoint_every: int = Field(200, ge=1)
     """Steps between checkpoints; one is written on every clean exit as well."""
     keep: int = Field(3, ge=1)
     """How many checkpoints are kept, counted back from the newest."""
     telemetry_every: int | None = Field(None, ge=1)
-    """Steps between measurements of every visit: variance, write ratio, angle, gradient norms; null is never."""
+    """Steps between measurements of every visit (variance, write ratio, angle, gradients); null is never."""
     max_bad_steps: int = Field(5, ge=1)
     """Steps in a row with a non-finite loss or gradient, each skipped, after which the run stops."""
     compile: bool = False

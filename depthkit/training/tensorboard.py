@@ -32,9 +32,13 @@ class EventFile:
     def __init__(self, folder: Path, step: int):
         now = time.time()
         self._records = RecordWriter(Appender(folder / f"events.out.tfevents.{time.time_ns()}.depthkit"))
-        self._write(Event(wall_time=now, file_version="brain.Event:2"))
         start = SessionLog(status=SessionLog.START)
-        self._write(Event(wall_time=now, step=step + 1, session_log=start))
+        try:
+            self._write(Event(wall_time=now, file_version="brain.Event:2"))
+            self._write(Event(wall_time=now, step=step + 1, session_log=start))
+        except BaseException:
+            self.close()
+            raise
 
     def scalars(self, values: dict[str, float | None], step: int) -> None:
         """Add one point to each named curve; None is left out."""

@@ -89,10 +89,8 @@ class Trainer:
             self._skip(result, micro, recorder, progress)
         if telemetry is not None:
             recorder.telemetry(self.step, telemetry.row())
-        if self.step == self.total:
-            self._validate(recorder, progress, None)
-        elif self._due(self.config.train.eval_every):
-            self._validate(recorder, progress, self.config.train.eval_tokens)
+        if self.step == self.total or self._due(self.config.train.eval_every):
+            self._validate(recorder, progress)
 
     def _record(self, result: StepResult, lr: float, seconds: float, recorder: Recorder) -> metrics.Row:
         speed = result.scored / seconds
@@ -127,9 +125,8 @@ class Trainer:
             "A lower train.lr or a longer warm-up may help."
         )
 
-    def _validate(self, recorder: Recorder, progress: ProgressLine, max_tokens: int | None) -> None:
-        result = evaluate(
-            self.model, self.data, self.config.train.batch_size, max_tokens, autocast=self.autocast
-        )
+    def _validate(self, recorder: Recorder, progress: ProgressLine) -> None:
+        train = self.config.train
+        result = evaluate(self.model, self.data, train.batch_size, train.eval_tokens, self.autocast)
         recorder.validation(self.step, result)
         progress.say(f"step {self.step}/{self.total} held-out loss {result.val_loss:.4f} nats per token")

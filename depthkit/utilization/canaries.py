@@ -52,8 +52,8 @@ def check(subject: Subject, trace: Trace) -> dict[str, Canary]:
 
 def _hooks_fired(subject: Subject, trace: Trace) -> Canary:
     called = [call.module for call in trace.calls]
-    if hasattr(subject.model, "plan"):
-        wanted = [subject.layers[visit.layer] for visit in subject.model.plan.visits]
+    if subject.visits is not None:
+        wanted = [subject.layers[visit.layer] for visit in subject.visits]
         off, expected = abs(len(called) - len(wanted)), f"the plan's {len(wanted)} visits in order, once each"
         return Canary(called == wanted, float(off), expected)
     missing = len(set(subject.layers) - set(called))
@@ -77,7 +77,8 @@ def _lens(subject: Subject, trace: Trace) -> Canary:
     state, size = trace.states[-1].flatten(0, 1), subject.chunk(trace.states[-1].shape[-1])
     parts = [slice(start, start + size) for start in range(0, len(logits), size)]
     off = max(_distance(subject.read_out(state[None, part])[0], logits[part]) for part in parts)
-    limit = TOLERANCE * max(1.0, float(logits.abs().max()))
+    largest = float(logits[logits.isfinite()].abs().max())  # a head may forbid tokens by -inf
+    limit = TOLERANCE * max(1.0, largest)
     return Canary(off <= limit, off, "the lens of the last state is the model's logits")
 
 
@@ -88,10 +89,12 @@ def _writes(trace: Trace) -> Canary:
     whole = trace.states[-1].double() - trace.states[0].double()
     largest = max(float(state.abs().max()) for state in trace.states)
     off = _distance(total, whole)
-    return Canary(off <= TOLERANCE * max(1.0, largest), off, "the writes add up to the last state minus the first")
+    return Canary(
+        off <= TOLERANCE * max(1.0, largest), off, "the writes add up to the last state minus the first"
+    )
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
     if a.shape != b.shape:
         return float("inf")
-    return float((a - b).abs().max())
+    return float((a - b).abs().where(a != b, 0.0).max())

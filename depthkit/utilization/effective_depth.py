@@ -1,7 +1,7 @@
-"""Effective depth: how many layers do the work. A family of numbers, because one would hide that they disagree.
+"""Effective depth: how many layers do the work. A family of numbers: one would hide that they disagree.
 
-Every function takes effects `e` with visits on the last axis, so that one call serves the estimate and all
-its bootstrap resamples, and returns NaN where the number is undefined.
+Every function takes effects with visits on the last axis (for the lens and the exits: the L + 1 states), so
+that one call serves the estimate and all its bootstrap resamples. Undefined is NaN.
 
 Sources: depth score arXiv:2505.13898 (0-based visits); participation ratio and entropy numbers are the usual
 effective counts of a distribution.
@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from depthkit.utilization.probe import Result, Scalar
+from depthkit.utilization.result import Result, Scalar
 from depthkit.utilization.statistics import Array, Sample, bootstrap, number
 
 Statistic = Callable[[Array], Array]
@@ -59,20 +60,20 @@ def ablate_frac(nats: float) -> Statistic:
     return lambda deltas: np.where(np.isnan(deltas).any(-1), np.nan, (deltas > nats).mean(-1))
 
 
-def first_settled(good: Array) -> Array:
+def first_settled(good: NDArray[np.bool_]) -> Array:
     """First state, counted from the embedding (0), from which on all are good; NaN if the last is not."""
     settled = np.flip(np.cumprod(np.flip(good, -1), -1), -1).astype(bool)
     return np.where(settled.any(-1), settled.argmax(-1), np.nan).astype(float)
 
 
 def lens_depth(divergence: Array) -> Array:
-    """Share of the visits after which KL(p_final || p_exit) stays under the tolerance. [.., L + 1] states."""
+    """Share of the visits after which KL(p_final || p_exit) stays under the tolerance."""
     settled = first_settled(divergence < LENS_TOLERANCE) / (divergence.shape[-1] - 1)
     return np.where(np.isnan(divergence).any(-1), np.nan, settled)
 
 
 def exit_depth(accuracy: Array) -> Array:
-    """Visits needed to reach 95 % of the final accuracy; undefined if that is 0. [.., L + 1] states."""
+    """Visits needed to reach 95 % of the final accuracy; undefined if that is 0."""
     final = accuracy[..., -1:]
     reached = (accuracy >= EXIT_SHARE * final).argmax(-1).astype(float)
     return np.where(final[..., 0] > 0, reached, np.nan)
@@ -134,4 +135,6 @@ def _resampled(sample: Sample, draws: Array) -> Array:
 
 
 def _summary(statistic: Statistic) -> str:
-    return (statistic.__doc__ or "share of visits that cost more than this many nats when skipped alone").split("\n")[0]
+    return (
+        statistic.__doc__ or "share of visits that cost more than this many nats when skipped alone"
+    ).split("\n")[0]

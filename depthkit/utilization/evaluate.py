@@ -15,10 +15,11 @@ from torch import nn
 
 from depthkit.utilization import canaries, effective_depth
 from depthkit.utilization.options import probe_configs
-from depthkit.utilization.probe import Context, Probe, Result
+from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.replay import Engine, Trace, sweep_cost
 from depthkit.utilization.report.build import Baseline, Findings, build
 from depthkit.utilization.report.report import Report
+from depthkit.utilization.result import Result
 from depthkit.utilization.sequences import Sequences
 from depthkit.utilization.statistics import Sample
 from depthkit.utilization.subject import Subject
@@ -154,7 +155,7 @@ def _environment(subject: Subject) -> dict[str, Any]:
 
 
 def _check_ids(subject: Subject, data: Sequences) -> None:
-    size = getattr(subject.model, "vocab_size", None)
+    size: Any = getattr(subject.model, "vocab_size", None)
     low, high = int(data.ids.min()), int(data.ids.max())
-    if low < 0 or (isinstance(size, int) and high >= size):
-        raise ValueError(f"sequences: token ids run from {low} to {high}, the model knows 0 to {size - 1}")
+    if low < 0 or (size is not None and high >= size):
+        raise ValueError(f"sequences: token ids run from {low} to {high}, the model knows {size}, from 0")

@@ -60,7 +60,7 @@ def probe_configs(probes: Any = None) -> list[Any]:
     if isinstance(probes, str) and probes not in PRESETS:
         raise ValueError(unknown("preset", probes, PRESETS))
     listed = PRESETS[probes] if isinstance(probes, str) else PRESETS["quick"] if probes is None else probes
-    configs = [Component(PROBES).validate(probe) for probe in listed]
+    configs: list[Any] = [Component(PROBES).validate(probe) for probe in listed]
     kinds = [config.kind for config in configs]
     if len(set(kinds)) < len(kinds) or not kinds:
         raise ValueError(f"probes: name at least one, each once, not {kinds}")

@@ -148,21 +148,15 @@ def chain(seen: Capture) -> list[Tensor]:
     """
     if not seen.calls:
         raise ValueError("no layer was called in a forward of the model: are these its layers?")
-    for visit, (after, before) in enumerate(zip(seen.after, seen.before[1:], strict=False)):
-        if not torch.equal(after, before):
-            raise ValueError(_broken(visit, after, before))
-    if not bool(torch.isfinite(seen.after[-1]).all()):
-        raise ValueError(f"the residual state after visit {len(seen.after) - 1} is not finite")
+    for visit, after in enumerate(seen.after):
+        if not bool(torch.isfinite(after).all()):
+            raise ValueError(f"the residual state after visit {visit} is not finite: nothing can be measured")
+        if visit + 1 < len(seen.before) and not torch.equal(after, seen.before[visit + 1]):
+            raise ValueError(
+                f"the state that visit {visit + 1} reads is not the state that visit {visit} returned: something "
+                "changes the stream between them (an injection, a norm), and replaying visits alone would be wrong"
+            )
     return [*seen.before, seen.after[-1]]
-
-
-def _broken(visit: int, after: Tensor, before: Tensor) -> str:
-    if after.shape == before.shape and not bool(torch.isfinite(after).all()):
-        return f"the residual state after visit {visit} is not finite: nothing can be measured"
-    return (
-        f"the state that visit {visit + 1} reads is not the state that visit {visit} returned: something "
-        "changes the stream between them (an injection, a norm), and replaying visits alone would be wrong"
-    )
 
 
 def sweep_cost(depth: int, skip_each: bool) -> int:

@@ -51,6 +51,12 @@ class Sequences:
         raise ValueError("sequences: give token ids [N, T+1], a tuple (ids, targets, mask), or Sequences")
 
     @classmethod
+    def of_targets(cls, ids: Tensor, targets: Tensor, documents: Tensor | None = None) -> Sequences:
+        """From [N, T] ids and targets alone: what follows a row's last target is padding."""
+        scored = (targets != IGNORED).long()
+        return cls(ids, targets, scored.flip(1).cumsum(1).flip(1) > 0, documents)
+
+    @classmethod
     def _of_windows(cls, windows: Tensor) -> Sequences:
         if windows.ndim != 2 or windows.shape[1] < 2:
             raise ValueError(f"sequences: token ids must be [N, T+1] with T >= 1, not {list(windows.shape)}")
@@ -106,3 +112,14 @@ def _check(sequences: Sequences) -> None:
         raise ValueError("sequences: no token to score (all targets are -100 or padding)")
     if bool((sequences.scored & ~sequences.mask).any()):
         raise ValueError("sequences: a padded position has a target; mask it with -100")
+
+
+def draw(sequences: Sequences, count: int, seed: int) -> Sequences:
+    """A seeded choice of `count` different sequences, in their own order; all if there are fewer."""
+    if len(sequences) <= count:
+        return sequences
+    chosen = (
+        torch.randperm(len(sequences), generator=torch.Generator().manual_seed(seed))[:count].sort().values
+    )
+    documents = None if sequences.documents is None else sequences.documents[chosen]
+    return Sequences(sequences.ids[chosen], sequences.targets[chosen], sequences.mask[chosen], documents)

@@ -9,6 +9,7 @@ Shapes: R rows (visits, usually), N sequences, S resamples.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +67,9 @@ def bootstrap(statistic: Callable[[Array], Array], num_sequences: int, seed: int
     def of_indices(indices: Any, axis: int = -1) -> Array:
         return statistic(draw_counts(indices))
 
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():
+        # Where some resample is undefined scipy warns and gives NaN, which is reported as null.
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
         found = stats.bootstrap(
             (np.arange(num_sequences),),
             of_indices,

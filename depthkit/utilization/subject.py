@@ -130,8 +130,8 @@ class Subject:
 
     def places(self, calls: Sequence[Call]) -> list[Place]:
         """The place of every call: from the model's plan when it has one, otherwise from call order."""
-        if hasattr(self.model, "plan"):
-            return [Place(*_key(v.key), v.layer, v.block) for v in self.model.plan.visits]
+        if self.visits is not None:
+            return [Place(*_key(v.key), v.layer, v.block) for v in self.visits]
         index = {layer: i for i, layer in enumerate(self.layers)}
         loops: dict[nn.Module, int] = {}
         places = []
@@ -140,6 +140,12 @@ class Subject:
             slot = index[call.module]
             places.append(Place("layers", loop, slot, slot, type(call.module).__name__))
         return places
+
+    @property
+    def visits(self) -> Sequence[Any] | None:
+        """The visits of the model's own plan, or None when it has no plan."""
+        plan: Any = getattr(self.model, "plan", None)
+        return None if plan is None else plan.visits
 
     @cached_property
     def device(self) -> torch.device:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import itertools
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -35,11 +34,11 @@ class TextFiles:
         """Which files, and what is held out."""
 
         paths: list[str] = Field(min_length=1)
-        """Files or globs such as `books/**/*.txt`; read in sorted order, txt first, then jsonl and parquet."""
+        """Files or globs such as `books/**/*.txt`; read sorted: txt, then jsonl, then parquet."""
         validation: list[str] = []
         """Files or globs to validate on; without any, a share of the documents of `paths` is held out."""
         validation_fraction: float = Field(0.05, gt=0, lt=1)
-        """Share of documents held out when `validation` is empty: whole ones, chosen by a hash of their text."""
+        """Share of documents held out when `validation` is empty, chosen by a hash of their text."""
         text_field: str = "text"
         """Column of the text in jsonl and parquet."""
         separator: str | None = Field(None, min_length=1)
@@ -70,16 +69,17 @@ class TextFiles:
 
     def _documents(self, split: str) -> Iterator[str]:
         cut = self._config.separator
-        for suffix, paths in itertools.groupby(self._files[split], lambda path: path.suffix):
-            for text in self._read(suffix, [str(path) for path in paths]):
+        for path in self._files[split]:
+            for text in self._read(path):
                 yield from text.split(cut) if cut else [text]
 
-    def _read(self, suffix: str, paths: list[str]) -> Iterator[str]:
-        builder, options = FORMATS[suffix]
-        source = f"data.corpus.paths ({paths[0]}{' ...' if len(paths) > 1 else ''})"
-        # Streaming reads the files where they are; otherwise `datasets` would first copy them to its cache.
-        rows = reading.load(source, builder, data_files=paths, split="train", streaming=True, **options)
-        return reading.texts(source, rows, "text" if suffix == ".txt" else self._config.text_field)
+    def _read(self, path: Path) -> Iterator[str]:
+        source, (builder, options) = f"data.corpus: {path}", FORMATS[path.suffix]
+        # One file at a time, so that an error names its file; streaming, so that nothing is copied to
+        # the library's own cache first.
+        name = glob.escape(str(path))
+        rows = reading.load(source, builder, data_files=[name], split="train", streaming=True, **options)
+        return reading.texts(source, rows, "text" if path.suffix == ".txt" else self._config.text_field)
 
     def open(self, tokenizer: Tokenizer, folder: Path) -> Splits:
         """See `Corpus`."""
@@ -88,7 +88,7 @@ class TextFiles:
 
 
 def find(key: str, patterns: list[str]) -> list[Path]:
-    """The files that match, grouped by format, sorted within it.
+    """The files that match, each once, sorted by format and name.
 
     Raises:
         ValueError: a pattern without a file, or a file of another format.

@@ -41,7 +41,7 @@ class HubDataset:
         validation_split: str | None = None
         """Split to validate on; null holds out a share of the training split."""
         validation_fraction: float = Field(0.05, gt=0, lt=1)
-        """Share of documents held out without `validation_split`: whole ones, chosen by a hash of their text."""
+        """Share of documents held out without `validation_split`, chosen by a hash of their text."""
         validation_documents: int | None = Field(None, ge=1)
         """Validate on the first so many held-out documents; null means all, or 1000 of a stream."""
         text_field: str = "text"

@@ -15,7 +15,7 @@ from depthkit.data.interfaces import Corpus
 from depthkit.data.registries import TOKENIZERS
 from depthkit.data.subword import Subword
 from depthkit.data.tokenizers.file import read_tokenizer
-from depthkit.files import replacing
+from depthkit.files import write_text
 from depthkit.registry import Spec
 
 BOS = "<bos>"
@@ -63,8 +63,7 @@ def _train(texts: Iterator[str], vocab_size: int, path: Path) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    with replacing(path) as temporary:
-        tokenizer.save(str(temporary))
+    write_text(path, tokenizer.to_str())
 
 
 def _first_bytes(texts: Iterator[str], limit: int) -> Iterator[str]:

@@ -15,6 +15,9 @@ from depthkit.training.optim import OPTIMIZERS
 class AdamW:
     """Adam with decoupled weight decay (arXiv 1711.05101), in PyTorch's fused kernel."""
 
+    num_states = 2
+    """Tensors of a parameter's size that are kept for it."""
+
     class Config(Spec):
         """Settings of AdamW."""
 

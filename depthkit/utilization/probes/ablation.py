@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from depthkit.utilization.probe import Context, Probe, Result, Step, series
+from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
+from depthkit.utilization.replay import Step
+from depthkit.utilization.result import Result
 from depthkit.utilization.statistics import Sample
+from depthkit.utilization.table import series
 
 
 @PROBES.register("ablation")
@@ -39,7 +42,10 @@ class Ablation(Probe):
         }
         words = {
             "ablation_delta_nats.skip": ("nats / token", "loss with the visit skipped minus intact loss"),
-            "ablation_delta_accuracy.skip": ("fraction", "accuracy with the visit skipped minus intact accuracy"),
+            "ablation_delta_accuracy.skip": (
+                "fraction",
+                "accuracy with the visit skipped minus intact accuracy",
+            ),
         }
         found = {name: series(sample, self.context.seed, *words[name]) for name, sample in samples.items()}
         return Result(per_visit=found, samples=samples)

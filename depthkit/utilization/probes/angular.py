@@ -12,8 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthkit.utilization.probe import Context, Matrix, Probe, Result, Trace, series
+from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
+from depthkit.utilization.replay import Trace
+from depthkit.utilization.result import Matrix, Result
+from depthkit.utilization.table import series
 
 CHUNK = 2**20
 """Elements of a temporary: it should stay in the cache."""
@@ -55,9 +58,7 @@ class Angular(Probe):
                 for name, wanted in masks.items():
                     self._add(name, event.rows, (first, size), angles.double(), valid & wanted)
 
-    def _add(
-        self, name: str, rows: slice, block: tuple[slice, int], angles: Tensor, valid: Tensor
-    ) -> None:
+    def _add(self, name: str, rows: slice, block: tuple[slice, int], angles: Tensor, valid: Tensor) -> None:
         first, size = block
         self._sums[name][first, size - 1] += angles.where(valid, 0.0).sum((1, 2)).cpu().numpy()
         self._counts[name][first, size - 1] += valid.sum((1, 2)).cpu().numpy()

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from depthkit.utilization.probe import Context, Matrix, Probe, Result, Series, Step
+from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
+from depthkit.utilization.replay import Step
+from depthkit.utilization.result import Matrix, Result, Series
 from depthkit.utilization.statistics import Array, numbers
 
 SMALLEST = 1e-6
@@ -84,5 +86,3 @@ def later_mean(values: Array) -> list[Any]:
     defined = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
         return numbers(np.where(defined, values, 0.0).sum(1) / defined.sum(1))
-
-

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from depthkit.utilization.probe import Context, Probe, Result, Trace, both_means
+from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
+from depthkit.utilization.replay import Trace
+from depthkit.utilization.result import Result
+from depthkit.utilization.table import both_means
 
 
 @PROBES.register("influence")

@@ -16,15 +16,27 @@ from pydantic import Field
 from torch import Tensor
 
 from depthkit.registry import Spec
-from depthkit.utilization.probe import Context, Probe, Result, Scalar, Trace, series
+from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
+from depthkit.utilization.replay import Trace
+from depthkit.utilization.result import Result, Scalar
 from depthkit.utilization.statistics import Sample, number
+from depthkit.utilization.table import series
 
 METRICS = {
-    "lens_kl_final_to_exit_nats.mean": ("nats", "KL(p_final || p_exit), p_exit read from the state after the visit"),
-    "lens_kl_exit_to_final_nats.mean": ("nats", "KL(p_exit || p_final), p_exit read from the state after the visit"),
+    "lens_kl_final_to_exit_nats.mean": (
+        "nats",
+        "KL(p_final || p_exit), p_exit read from the state after the visit",
+    ),
+    "lens_kl_exit_to_final_nats.mean": (
+        "nats",
+        "KL(p_exit || p_final), p_exit read from the state after the visit",
+    ),
     "lens_top1_agreement.mean": ("fraction", "the exit's most likely token is the final one"),
-    "lens_top5_overlap.mean": ("fraction", "share of the final five most likely tokens among the exit's five"),
+    "lens_top5_overlap.mean": (
+        "fraction",
+        "share of the final five most likely tokens among the exit's five",
+    ),
     "exit_loss_nats.mean": ("nats / token", "loss when the model stops after the visit"),
     "exit_accuracy.mean": ("fraction", "accuracy when the model stops after the visit"),
 }
@@ -107,7 +119,9 @@ class Lens(Probe):
         for name, (unit, definition) in METRICS.items():
             sample = self._tables[name].sample
             result.samples[name] = sample
-            result.per_visit[name] = series(Sample(sample.sums[1:], sample.counts[1:]), seed, unit, definition)
+            result.per_visit[name] = series(
+                Sample(sample.sums[1:], sample.counts[1:]), seed, unit, definition
+            )
             metric, _, aggregation = name.partition(".")
             value = number(sample.means()[0])
             result.scalars[f"{metric}_embed.{aggregation}"] = Scalar(value, f"{definition}: before any visit")
@@ -141,5 +155,3 @@ def _compare(early: Prediction, final: Prediction, targets: Tensor) -> dict[str,
         early.top[:, 0] == targets,
     )
     return dict(zip(METRICS, values, strict=True))
-
-

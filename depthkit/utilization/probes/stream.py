@@ -12,9 +12,12 @@ from pydantic import Field
 from scipy import stats
 
 from depthkit.registry import Spec
-from depthkit.utilization.probe import Context, Probe, Result, Scalar, Sample, Trace, both_means, series
+from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
-from depthkit.utilization.statistics import Array, Number, number
+from depthkit.utilization.replay import Trace
+from depthkit.utilization.result import Result, Scalar
+from depthkit.utilization.statistics import Array, Number, Sample, number
+from depthkit.utilization.table import both_means, series
 
 QUANTITIES = {
     "variance": ("squared", "variance over the features of the residual state after the visit, per token"),
@@ -37,7 +40,7 @@ class Stream(Probe):
         """Settings of `stream`."""
 
         fit_from: int = Field(2, ge=1)
-        """First visit of the fits, counted from 1: the first write lands on the embedding, not on a stream."""
+        """First visit of the fits, counted from 1; the first write lands on the embedding alone."""
 
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from depthkit.utilization.canaries import Canary
-from depthkit.utilization.probe import Result, Scalar
 from depthkit.utilization.report.report import SCHEMA_VERSION, Report
 from depthkit.utilization.report.summary import summarise
+from depthkit.utilization.result import Result, Scalar
 from depthkit.utilization.statistics import Interval, Sample, number
 from depthkit.utilization.subject import Place
 

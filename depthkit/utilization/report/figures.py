@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from depthkit.utilization.report.report import Report
+
+RELATIVE = "relative depth, visit / (depth - 1)"
+
+TABLE = (
+    ("variance.mean", "variance"),
+    ("relative_contribution.mean", "write / state"),
+    ("update_cosine.mean", "cos"),
+    ("block_influence.mean", "influence"),
+    ("ablation_delta_nats.skip", "skip cost"),
+    ("lens_kl_final_to_exit_nats.mean", "exit KL"),
+    ("exit_loss_nats.mean", "exit loss"),
+)
+"""Columns of the table by visit."""
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Numbers by visit: `metrics` maps a label to a metric's name."""
+    """Numbers by visit: `metrics` maps a label to a metric's name.
+
+    `scale` is linear, log, or symlog (logarithmic both ways, linear within 0.01 of zero).
+    """
 
     file: str
     title: str
     y: str
     metrics: dict[str, str]
-    log: bool = False
+    scale: str = "linear"
     bars: bool = False
+    limits: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -37,13 +55,17 @@ PANELS: tuple[Lines | Heat, ...] = (
         "Variance of the residual stream",
         "variance over features",
         {"all tokens": "variance.mean", "without token 0": "variance.mean_no_token0"},
-        log=True,
+        scale="log",
     ),
     Lines(
         "contribution",
         "Size of each write",
         "|write| / |state|",
-        {"all tokens": "relative_contribution.mean", "without token 0": "relative_contribution.mean_no_token0"},
+        {
+            "all tokens": "relative_contribution.mean",
+            "without token 0": "relative_contribution.mean_no_token0",
+        },
+        scale="log",
     ),
     Lines(
         "direction",
@@ -52,7 +74,14 @@ PANELS: tuple[Lines | Heat, ...] = (
         {"all tokens": "update_cosine.mean", "without token 0": "update_cosine.mean_no_token0"},
     ),
     Lines("influence", "Block influence", "1 - cos(before, after)", {"all tokens": "block_influence.mean"}),
-    Lines("ablation", "Cost of skipping", "loss increase (nats)", {"skip": "ablation_delta_nats.skip"}, bars=True),
+    Lines(
+        "ablation",
+        "Cost of skipping",
+        "loss increase (nats)",
+        {"skip": "ablation_delta_nats.skip"},
+        scale="symlog",
+        bars=True,
+    ),
     Lines(
         "lens_kl",
         "Distance of an early exit from the final prediction",
@@ -71,6 +100,7 @@ PANELS: tuple[Lines | Heat, ...] = (
             "overlap of top five": "lens_top5_overlap.mean",
             "exit accuracy": "exit_accuracy.mean",
         },
+        limits=(0.0, 1.05),
     ),
     Lines("exit_loss", "Loss of an early exit", "nats / token", {"exit": "exit_loss_nats.mean"}),
     Heat(
@@ -92,12 +122,27 @@ PANELS: tuple[Lines | Heat, ...] = (
 )
 
 
-def panels(report: Report) -> list[Lines | Heat]:
-    """The figures that this report has numbers for."""
-    return [panel for panel in PANELS if _has(report, panel)]
+def panels(*reports: Report) -> list[Lines | Heat]:
+    """The figures that all of these reports have numbers for; overlays have no matrices."""
+    kinds = Lines | Heat if len(reports) == 1 else Lines
+    return [p for p in PANELS if isinstance(p, kinds) and all(_has(report, p) for report in reports)]
+
+
+def overlaid(panel: Lines) -> Lines:
+    """The panel with its first metric only, named in the title: one line a model stays readable."""
+    label, metric = next(iter(panel.metrics.items()))
+    title = f"{panel.title}: {label}" if len(panel.metrics) > 1 else panel.title
+    return replace(panel, title=title, metrics={label: metric}, bars=False)
 
 
 def _has(report: Report, panel: Lines | Heat) -> bool:
     if isinstance(panel, Heat):
         return panel.matrix in report.arrays
     return all(name in report.metrics for name in panel.metrics.values())
+
+
+def short(value: Any, digits: int = 4) -> str:
+    """A number to read; undefined is a dash."""
+    if value is None:
+        return "-"
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from depthkit.utilization.report.figures import Heat, Lines, panels
+from depthkit.utilization.report.figures import RELATIVE, TABLE, Heat, Lines, overlaid, panels, short
 from depthkit.utilization.report.report import Report
 
+if TYPE_CHECKING:
+    from depthkit.utilization.report.compare import Comparison
+
+HERE = "depthkit.utilization.report"
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f")
-TABLE = (
-    ("variance.mean", "variance"),
-    ("relative_contribution.mean", "|write| / |state|"),
-    ("update_cosine.mean", "cos(write, state)"),
-    ("block_influence.mean", "block influence"),
-    ("ablation_delta_nats.skip", "skip cost (nats)"),
-    ("lens_kl_final_to_exit_nats.mean", "KL(final || exit)"),
-    ("exit_loss_nats.mean", "exit loss"),
-)
 
 
 def report_page(report: Report) -> str:
@@ -33,10 +28,19 @@ def report_page(report: Report) -> str:
     return render("report.html.j2", report=report, figures=embed(figures), columns=columns)
 
 
-def render(template: str, **values: Any) -> str:
-    """Fill a template of this package; a missing value is an error, and text is escaped."""
+def comparison_page(comparison: Comparison) -> str:
+    """The page of several reports."""
+    reports, content = comparison.reports, comparison.content
+    figures = [figure(panel, reports) for panel in panels(*reports)]
+    names = dict.fromkeys(name for model in content["models"] for name in model["scalars"])
+    shared = {key: content[key] for key in ("data", "models", "summary")}
+    return render("compare.html.j2", figures=embed(figures), scalars=list(names), **shared)
+
+
+def render(template: str, package: str = HERE, /, **values: Any) -> str:
+    """Fill a template of `package`, which may extend ours; text is escaped, a missing value is an error."""
     environment = Environment(
-        loader=PackageLoader("depthkit.utilization.report", "templates"),
+        loader=ChoiceLoader([PackageLoader(name, "templates") for name in (package, HERE)]),
         autoescape=select_autoescape(["html.j2", "html"], default=True),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -44,13 +48,6 @@ def render(template: str, **values: Any) -> str:
     )
     environment.filters["short"] = short
     return environment.get_template(template).render(plotly=Markup(get_plotlyjs()), **values)
-
-
-def short(value: Any) -> str:
-    """A number to read; undefined is a dash."""
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def embed(figures: Sequence[go.Figure]) -> list[Markup]:
@@ -61,27 +58,33 @@ def embed(figures: Sequence[go.Figure]) -> list[Markup]:
 
 def figure(panel: Lines | Heat, reports: Sequence[Report]) -> go.Figure:
     """An interactive figure: by visit for one report, overlaid on relative depth for several."""
+    if isinstance(panel, Lines) and len(reports) > 1:
+        panel = overlaid(panel)
     drawn = _lines(panel, reports) if isinstance(panel, Lines) else _heat(panel, reports[0])
     drawn.update_layout(
         title={"text": panel.title, "font": {"size": 16}},
         template="plotly_white",
         height=400,
-        margin={"l": 70, "r": 20, "t": 70, "b": 55},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 1, "xanchor": "right"},
+        margin={"l": 70, "r": 20, "t": 80, "b": 55},
+        legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0, "xanchor": "left"},
     )
     return drawn
 
 
 def _lines(panel: Lines, reports: Sequence[Report]) -> go.Figure:
     drawn, single = go.Figure(), len(reports) == 1
-    shown = panel.metrics if single else dict(list(panel.metrics.items())[:1])
-    for index, (report, label, metric) in enumerate((r, k, m) for r in reports for k, m in shown.items()):
+    for index, (report, label, metric) in enumerate(
+        (r, k, m) for r in reports for k, m in panel.metrics.items()
+    ):
         colour = COLOURS[index % len(COLOURS)]
         drawn.add_trace(_trace(panel, report, metric, label if single else report.name, colour, single))
-    drawn.update_yaxes(title=panel.y, type="log" if panel.log else "linear", exponentformat="power")
-    drawn.update_xaxes(title=reports[0].visit_noun if single else "relative depth, visit / (depth - 1)")
-    if single and reports[0].depth > 1:
-        _add_axis_switch(drawn, reports[0], len(shown))
+    drawn.update_yaxes(
+        title=panel.y, type="log" if panel.scale == "log" else "linear", exponentformat="power"
+    )
+    drawn.update_xaxes(title=reports[0].visit_noun if single else RELATIVE)
+    if panel.limits:
+        drawn.update_yaxes(range=list(panel.limits))
+    drawn.update_layout(updatemenus=_menus(panel, reports))
     return drawn
 
 
@@ -94,13 +97,15 @@ def _trace(panel: Lines, report: Report, metric: str, label: str, colour: str, s
         "y": values,
         "name": label,
         "text": hover,
-        "textposition": "none" if panel.bars and single else None,
+        "textposition": "none" if panel.bars else None,
         "customdata": report.relative_depth(),
-        "hovertemplate": "%{text}<br>relative depth %{customdata:.2f}<br>%{y:.5g}<extra>" + label + "</extra>",
+        "hovertemplate": "%{text}<br>relative depth %{customdata:.2f}<br>%{y:.5g}<extra>"
+        + label
+        + "</extra>",
         "error_y": _error(values, ends),
     }
     shared = {key: value for key, value in shared.items() if value is not None}
-    if panel.bars and single:
+    if panel.bars:
         return go.Bar(marker={"color": colour}, **shared)
     return go.Scatter(mode="lines+markers", line={"color": colour}, marker={"size": 5}, **shared)
 
@@ -112,14 +117,30 @@ def _error(values: Any, ends: Any) -> dict[str, Any] | None:
     return {"array": list(up), "arrayminus": list(down), "symmetric": False, "thickness": 1, "width": 2}
 
 
-def _add_axis_switch(drawn: go.Figure, report: Report, count: int) -> None:
-    choices = ((report.visit_noun, list(range(report.depth))), ("relative depth", report.relative_depth()))
-    buttons = [
-        {"label": f"by {name}", "method": "update", "args": [{"x": [x] * count}, {"xaxis.title.text": name}]}
-        for name, x in choices
+def _menus(panel: Lines, reports: Sequence[Report]) -> list[dict[str, Any]]:
+    """Switches: visits or relative depth, linear or logarithmic."""
+    scales = [
+        {"label": name, "method": "relayout", "args": [{"yaxis.type": name}]} for name in ("linear", "log")
     ]
-    place = {"x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "pad": {"r": 0, "t": 0, "b": 2, "l": 0}}
-    drawn.update_layout(updatemenus=[{"type": "buttons", "direction": "right", "buttons": buttons, **place}])
+    menus = [_menu(scales, 0.0, active=int(panel.scale == "log"))]
+    if len(reports) == 1 and reports[0].depth > 1:
+        visits, count = list(range(reports[0].depth)), len(panel.metrics)
+        axes = [
+            _axis("by " + reports[0].visit_noun, reports[0].visit_noun, [visits] * count),
+            _axis("by relative depth", RELATIVE, [reports[0].relative_depth()] * count),
+        ]
+        menus.append(_menu(axes, 0.25, active=0))
+    return menus
+
+
+def _axis(label: str, title: str, x: list[Any]) -> dict[str, Any]:
+    return {"label": label, "method": "update", "args": [{"x": x}, {"xaxis.title.text": title}]}
+
+
+def _menu(buttons: list[dict[str, Any]], x: float, active: int) -> dict[str, Any]:
+    place = {"x": x, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "pad": {"b": 2}}
+    look = {"type": "buttons", "direction": "right", "font": {"size": 10}, "showactive": True}
+    return {**look, "buttons": buttons, "active": active, **place}
 
 
 def _heat(panel: Heat, report: Report) -> go.Figure:

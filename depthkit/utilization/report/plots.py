@@ -11,9 +11,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from depthkit.files import replacing
-from depthkit.utilization.report.figures import Heat, Lines, panels
+from depthkit.utilization.report.figures import RELATIVE, Heat, Lines, overlaid, panels
 from depthkit.utilization.report.report import Report
 
 SIZE = (6.4, 3.8)
@@ -23,13 +24,8 @@ COLOURS = matplotlib.color_sequences["tab10"]
 def save_plots(reports: Sequence[Report], folder: Path) -> list[Path]:
     """One PNG a figure. Several reports are overlaid on relative depth, without their matrices."""
     drawn = []
-    for panel in panels(reports[0]):
-        if isinstance(panel, Lines):
-            figure = draw_lines(panel, reports)
-        elif len(reports) == 1:
-            figure = draw_heat(panel, reports[0])
-        else:
-            continue
+    for panel in panels(*reports):
+        figure = draw_lines(panel, reports) if isinstance(panel, Lines) else draw_heat(panel, reports[0])
         drawn.append(save_png(figure, folder / f"{panel.file}.png"))
     return drawn
 
@@ -43,7 +39,9 @@ def save_png(figure: Figure, path: Path) -> Path:
 
 def new_axes(title: str, x: str, y: str) -> tuple[Figure, Axes]:
     """An empty figure in the house style."""
-    figure = Figure(figsize=SIZE, dpi=130, layout="constrained")
+    figure = Figure(figsize=SIZE, dpi=130)
+    # Fixed margins: measuring the labels to place them costs as much as drawing.
+    figure.subplots_adjust(left=0.13, right=0.97, bottom=0.14, top=0.91)
     axes = figure.add_subplot()
     axes.set_title(title, fontsize=11)
     axes.set_xlabel(x)
@@ -55,25 +53,28 @@ def new_axes(title: str, x: str, y: str) -> tuple[Figure, Axes]:
 def draw_lines(panel: Lines, reports: Sequence[Report]) -> Figure:
     """Numbers by visit, or by relative depth when there are several reports."""
     single = len(reports) == 1
-    noun = reports[0].visit_noun if single else "relative depth, visit / (depth - 1)"
-    figure, axes = new_axes(panel.title, noun, panel.y)
-    shown = panel.metrics if single else dict(list(panel.metrics.items())[:1])
-    for index, (report, label, metric) in enumerate((r, k, m) for r in reports for k, m in shown.items()):
+    panel = panel if single else overlaid(panel)
+    figure, axes = new_axes(panel.title, reports[0].visit_noun if single else RELATIVE, panel.y)
+    for index, (report, label, metric) in enumerate(
+        (r, k, m) for r in reports for k, m in panel.metrics.items()
+    ):
         x = np.arange(report.depth) if single else np.array(report.relative_depth())
-        draw = _draw_bars if panel.bars and single else _draw_line
-        draw(axes, x, report, metric, {"color": COLOURS[index % 10], "label": label if single else report.name})
-    _scale(axes, panel, reports[0], single)
+        style = {"color": COLOURS[index % 10], "label": label if single else report.name}
+        (_draw_bars if panel.bars else _draw_line)(axes, x, report, metric, style)
+    _scale(axes, panel, single)
     return figure
 
 
-def _scale(axes: Axes, panel: Lines, report: Report, single: bool) -> None:
+def _scale(axes: Axes, panel: Lines, single: bool) -> None:
     axes.grid(axis="y", alpha=0.25)
-    if panel.log:
-        axes.set_yscale("log")
-    elif panel.bars or panel.file == "direction":
+    if panel.scale != "linear":
+        axes.set_yscale(panel.scale, **({"linthresh": 0.01} if panel.scale == "symlog" else {}))
+    if panel.limits:
+        axes.set_ylim(*panel.limits)
+    if panel.bars or panel.file == "direction":
         axes.axhline(0.0, color="black", linewidth=0.8)
     if single:
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend(frameon=False, fontsize=9)
 
@@ -87,7 +88,9 @@ def _draw_line(axes: Axes, x: Any, report: Report, metric: str, style: dict[str,
     axes.plot(x, _numbers(report.per_visit(metric)), marker=marker, markersize=3, linewidth=1.4, **style)
     ends = report.interval(metric)
     if ends:
-        axes.fill_between(x, _numbers(ends[0]), _numbers(ends[1]), color=style["color"], alpha=0.15, linewidth=0)
+        axes.fill_between(
+            x, _numbers(ends[0]), _numbers(ends[1]), color=style["color"], alpha=0.15, linewidth=0
+        )
 
 
 def _draw_bars(axes: Axes, x: Any, report: Report, metric: str, style: dict[str, Any]) -> None:
@@ -107,8 +110,10 @@ def draw_heat(panel: Heat, report: Report) -> Figure:
     rows, columns = values.shape
     extent = (first, first + columns, rows - 0.5, -0.5)
     low, high = panel.limits
-    image = axes.imshow(values, cmap="viridis", vmin=low, vmax=high, extent=extent, aspect="auto", interpolation="none")
+    image = axes.imshow(
+        values, cmap="viridis", vmin=low, vmax=high, extent=extent, aspect="auto", interpolation="none"
+    )
     figure.colorbar(image, ax=axes, label=report.content["matrices"][panel.matrix]["unit"], extend="max")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.get_major_locator().set_params(integer=True)
+        axis.set_major_locator(MaxNLocator(integer=True))
     return figure

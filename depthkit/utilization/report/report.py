@@ -17,7 +17,20 @@ from depthkit.utilization.statistics import Array, Number, Sample
 
 SCHEMA_VERSION = 1
 """Counts changes of the layout, or of what a metric's name means; unlike reports are not compared."""
-CSV_COLUMNS = ("model", "segment", "loop", "slot", "visit", "layer", "site", "metric", "agg", "value", "ci_lo", "ci_hi")
+CSV_COLUMNS = (
+    "model",
+    "segment",
+    "loop",
+    "slot",
+    "visit",
+    "layer",
+    "site",
+    "metric",
+    "agg",
+    "value",
+    "ci_lo",
+    "ci_hi",
+)
 CSV_PLACE = ("segment", "loop", "slot", "visit", "layer")
 
 
@@ -117,7 +130,9 @@ class Report:
         content = _read(file)
         if content.get("schema_version") != SCHEMA_VERSION:
             found = content.get("schema_version")
-            raise ValueError(f"{file}: schema version {found}, this depthkit reads {SCHEMA_VERSION}: evaluate again")
+            raise ValueError(
+                f"{file}: schema version {found}, this depthkit reads {SCHEMA_VERSION}: evaluate again"
+            )
         arrays = file.with_name("matrices.npz")
         if not arrays.is_file():
             raise ValueError(f"{arrays}: missing; it belongs to {file.name}: evaluate again")

@@ -26,7 +26,9 @@ def _baseline(report: Report) -> str:
     low, high = found["ci95"]
     interval = "" if low is None else f", 95 % interval {low:.3f} to {high:.3f}"
     tokens = f"{data['n_tokens_scored']} tokens in {data['n_seq']} windows of {data['seq_len']}"
-    return f"Loss {found['loss_nats']:.4f} nats a token (perplexity {found['ppl']:.4g}{interval}) on {tokens}."
+    return (
+        f"Loss {found['loss_nats']:.4f} nats a token (perplexity {found['ppl']:.4g}{interval}) on {tokens}."
+    )
 
 
 def _costs(report: Report) -> list[tuple[float, int]]:
@@ -67,9 +69,9 @@ def _growth(report: Report) -> str:
     better = report.scalar("variance_better_fit.mean")
     if better is None:
         return ""
-    power, rate = report.scalar("variance_power_exponent.mean"), report.scalar("variance_exponential_rate.mean")
-    first, second = report.scalar("variance_power_r2.mean"), report.scalar("variance_exponential_r2.mean")
-    return (
-        f"The stream's variance fits {'a power law' if better == 'power' else 'an exponential'} better: "
-        f"l^{power:.2f} (R2 {first:.2f}) against exp({rate:.3f} l) (R2 {second:.2f})."
-    )
+    exponent, rate = (report.scalar(f"variance_{n}.mean") for n in ("power_exponent", "exponential_rate"))
+    first, second = (report.scalar(f"variance_{n}.mean") for n in ("power_r2", "exponential_r2"))
+    fits = [f"l^{exponent:.2f} (R2 {first:.3f})", f"exp({rate:.3f} l) (R2 {second:.3f})"]
+    fits = fits if better == "power" else fits[::-1]
+    law = "a power law" if better == "power" else "an exponential"
+    return f"The stream's variance fits {law} better: {fits[0]} against {fits[1]}."

@@ -1,0 +1,1 @@
+"""Depth ladders: many runs along named axes, one answer."""

@@ -1,0 +1,80 @@
+"""What a run will keep in memory, without allocating any of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from depthkit.data import Batch
+from depthkit.model import ModelConfig, SegmentConfig, Transformer, account
+from depthkit.training.run import RunConfig
+from depthkit.training.step import forward
+
+BYTES = 4
+"""Weights, gradients and optimiser state are fp32."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes by use. What the libraries take (some 0.4 GB) and fragmentation come on top."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    """What the backward pass of one micro-batch needs kept."""
+
+    @property
+    def total(self) -> int:
+        """All together."""
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+
+def estimate(config: RunConfig, bf16: bool) -> Memory:
+    """Memory of a training step; `model.vocab_size` must be filled in.
+
+    Activations are what PyTorch says it would save, on tensors without storage: of the model with each
+    segment laid out once, and what a second layout of each segment adds, times how often it is there.
+    """
+    weights = BYTES * account(config.model, config.data.sequence_length).stored
+    once = {segment.name: 1 for segment in config.model.segments}
+    base = _saved_bytes(config, once, bf16)
+    layouts = Counter(visit.key.segment for visit in config.model.plan().visits)
+    activations = base
+    for segment in config.model.segments:
+        extra = _saved_bytes(config, {**once, segment.name: 2}, bf16) - base
+        activations += extra * (layouts[segment.name] // len(segment.pattern) - 1)
+    states = config.train.optimizer.component.num_states
+    return Memory(weights, weights, states * weights, activations)
+
+
+def _saved_bytes(config: RunConfig, layouts: dict[str, int], bf16: bool) -> int:
+    """Bytes saved for the backward pass when each segment is laid out so many times, weights left out."""
+    segments = [_laid_out(segment, layouts[segment.name]) for segment in config.model.segments]
+    small: ModelConfig = config.model.model_copy(update={"segments": segments})
+    shape = (config.train.batch_size, config.data.sequence_length)
+    storages: dict[int, int] = {}
+    held: list[Tensor] = []  # keeps storages alive, so that their addresses stay apart
+
+    def pack(tensor: Tensor) -> Tensor:
+        held.append(tensor)
+        storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with FakeTensorMode(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model = Transformer(small)
+        ids = torch.zeros(shape, dtype=torch.int64)
+        documents = ids if config.data.document_mask else None
+        output: Any = forward(model, Batch(ids, ids, documents, 0), 1, bf16)
+        weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    del output
+    return sum(size for storage, size in storages.items() if storage not in weights)
+
+
+def _laid_out(segment: SegmentConfig, count: int) -> SegmentConfig:
+    return segment.model_copy(update={"repeat": count, "loops": 1})

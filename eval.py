@@ -1,0 +1,175 @@
+"""Measure what every layer of a trained model contributes.
+
+    python eval.py TARGET [key=value ...]         TARGET: a run folder or one of its checkpoints
+    python eval.py compare A B ... [out=DIR]      A, B: folders with a report, or report.json files
+
+Exit codes: 0 done; 2 something to mend, said in one message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from depthkit import cli, config
+from depthkit.utilization.options import EvalOptions
+
+if TYPE_CHECKING:  # torch and datasets are imported when they are needed, so that --help is quick
+    from depthkit.data import DataConfig
+    from depthkit.training.checkpoint import Loaded
+    from depthkit.utilization import Report, Sequences
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, then measure or compare."""
+    words = parser().parse_args(argv)
+    command = compare_reports if words.target == "compare" else examine_run
+    return cli.run(lambda: command(words.target, words.settings))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; the settings describe themselves."""
+    fields = EvalOptions.model_fields.items()
+    lines = [
+        f"  {name}={field.get_default()}".ljust(30) + (field.description or "") for name, field in fields
+    ]
+    parse = argparse.ArgumentParser(
+        prog="eval.py",
+        description=(__doc__ or "").strip(),
+        epilog="settings and their defaults:\n" + "\n".join(lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parse.add_argument("target", metavar="TARGET", help="a run folder, a checkpoint folder, or: compare")
+    parse.add_argument("settings", metavar="key=value", nargs="*", help="settings; after compare: reports")
+    return parse
+
+
+def read_options(words: Sequence[str]) -> EvalOptions:
+    """Validated settings from `key=value` words."""
+    raw: dict[str, Any] = {}
+    for word in words:
+        raw = config.apply_override(raw, word)
+    return config.validate(EvalOptions, raw, "eval.py")
+
+
+def examine_run(target: str, words: Sequence[str]) -> None:
+    """Evaluate a run's last checkpoint, or all of them, and say where the reports are."""
+    options = read_options(words)
+    from rich.console import Console
+
+    from depthkit.utilization import Trajectory
+    from depthkit.utilization.report import terminal
+
+    console, reports = Console(), {}
+    sequences: Sequences | None = None
+    for path in checkpoints(Path(target), options.checkpoints):
+        loaded = load(path)
+        sequences = sequences or held_out(loaded, options)
+        report = examine(loaded, sequences, options, console)
+        folder = report_folder(Path(target), loaded, options)
+        report.save(folder, html=options.html, plots=options.plots)
+        reports[loaded.step] = report
+    terminal.print_report(console, report)
+    if options.checkpoints == "all":
+        folder = Path(options.out or target)
+        report.save(folder, html=options.html, plots=options.plots)
+        trajectory = Trajectory(reports)
+        trajectory.save(folder, plots=options.plots)
+        terminal.print_trajectory(console, trajectory)
+    console.print(f"  {folder / ('report.html' if options.html else 'report.json')}", highlight=False)
+
+
+def checkpoints(target: Path, which: str) -> list[Path]:
+    """The checkpoint folders that were asked for, in the order of training."""
+    from depthkit.training import checkpoint
+
+    if not target.is_dir():
+        raise ValueError(f"{target}: no such run or checkpoint folder")
+    last = checkpoint.find(target)
+    if which == "last":
+        return [last]
+    if last == target:
+        raise ValueError(f"checkpoints=all: {target} is one checkpoint; give the run folder")
+    root = checkpoint.root_of(target)
+    return [checkpoint.find(target, step) for step in checkpoint.steps(root)]
+
+
+def load(path: Path) -> Loaded:
+    """A verified checkpoint."""
+    from depthkit.training import checkpoint
+
+    return checkpoint.load(path)
+
+
+def held_out(loaded: Loaded, options: EvalOptions) -> Sequences:
+    """A seeded draw of the run's held-out windows."""
+    import torch
+
+    from depthkit.data import open_data
+    from depthkit.utilization.sequences import Sequences, draw
+
+    settings: DataConfig = loaded.config.data
+    if options.sequence_length is not None:
+        settings = settings.model_copy(update={"sequence_length": options.sequence_length})
+    data = open_data(settings, loaded.config.seed)
+    if data.tokenizer.fingerprint != loaded.tokenizer:
+        raise ValueError(f"{loaded.path}: trained with another tokenizer than data.tokenizer now gives")
+    pool = list(data.validation(64, max_tokens=64 * options.sequences * settings.sequence_length))
+    documents = [batch.documents for batch in pool if batch.documents is not None]
+    ids, targets = (torch.cat([getattr(batch, name) for batch in pool]) for name in ("ids", "targets"))
+    found = Sequences.of_targets(ids, targets, torch.cat(documents) if documents else None)
+    return draw(found, options.sequences, options.seed)
+
+
+def examine(loaded: Loaded, sequences: Sequences, options: EvalOptions, console: Any) -> Report:
+    """One checkpoint's report, with a progress bar."""
+    from depthkit.training import device
+    from depthkit.utilization import Subject, evaluate
+    from depthkit.utilization.report.terminal import progress_bar
+
+    model = loaded.model.to(device.choose(options.device))
+    subject = Subject(model, name=loaded.path.resolve().parents[1].name)
+    info = {"path": str(loaded.path), "step": loaded.step, "tokenizer": loaded.tokenizer}
+    with progress_bar(console, f"step {loaded.step}") as progress:
+        return evaluate(
+            subject,
+            sequences,
+            options.preset if options.probes is None else options.probes,
+            options.seed,
+            batch_tokens=options.batch_tokens,
+            info=info,
+            progress=progress,
+        )
+
+
+def report_folder(target: Path, loaded: Loaded, options: EvalOptions) -> Path:
+    """The run folder; for one checkpoint of many, a folder of its own beside the others."""
+    if target != loaded.path and options.checkpoints == "last":
+        return Path(options.out or target)
+    if options.out and options.checkpoints == "last":
+        return Path(options.out)
+    return Path(options.out or loaded.path.parent.parent) / "reports" / loaded.path.name
+
+
+def compare_reports(_: str, words: Sequence[str]) -> None:
+    """Overlay saved reports and say where the page is."""
+    from rich.console import Console
+
+    from depthkit.utilization import Report, compare
+    from depthkit.utilization.report.terminal import print_comparison
+
+    options = read_options([word for word in words if "=" in word])
+    comparison = compare([Report.load(word) for word in words if "=" not in word])
+    folder = Path(options.out or "comparison")
+    comparison.save(folder, html=options.html, plots=options.plots)
+    console = Console()
+    print_comparison(console, comparison)
+    console.print(f"  {folder / ('compare.html' if options.html else 'compare.json')}", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

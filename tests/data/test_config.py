@@ -1,0 +1,51 @@
+import pytest
+
+from depthkit.config import ConfigError, to_dict, validate
+from depthkit.data import CORPORA, TOKENIZERS, DataConfig
+
+
+def parse(raw):
+    return validate(DataConfig, raw, "data")
+
+
+def test_defaults_are_text_that_is_always_there():
+    config = parse({})
+    assert (config.corpus.kind, config.tokenizer.kind) == ("kjv", "bytes")
+    assert (config.sequence_length, config.document_mask, config.num_workers) == (256, False, 0)
+
+
+def test_every_kind_is_found_and_documented():
+    assert CORPORA.names() == ["files", "hub", "kjv", "tokens"]
+    assert TOKENIZERS.names() == ["bpe", "bytes", "file", "hub", "ids"]
+    for registry in (CORPORA, TOKENIZERS):
+        for name in registry.names():
+            component = registry.get(name)
+            assert component.__doc__
+            fields = component.Config.model_fields
+            assert all(field.description for key, field in fields.items() if key != "kind")
+
+
+def test_a_config_survives_its_own_dump():
+    config = parse({"corpus": {"kind": "files", "paths": ["a/*.txt"]}, "tokenizer": {"kind": "bpe"}})
+    assert parse(to_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("raw", "match"),
+    [
+        ({"corpus": "kvj"}, r"corpus: unknown corpus kind 'kvj'; did you mean 'kjv'\?"),
+        ({"tokenizer": "byte"}, r"unknown tokenizer kind 'byte'; did you mean 'bytes'\?"),
+        ({"corpus": {"kind": "files", "path": "x"}}, r"unknown key 'path'; did you mean 'paths'\?"),
+        ({"corpus": {"kind": "files", "paths": []}}, "paths"),
+        ({"corpus": {"kind": "files", "paths": ["x"], "validation_fraction": 1.0}}, "validation_fraction"),
+        ({"corpus": {"kind": "tokens", "path": "x", "dtype": "float32"}}, "dtype"),
+        ({"tokenizer": {"kind": "bpe", "vocab_size": 256}}, "vocab_size"),
+        ({"sequence_lenght": 3}, r"did you mean 'sequence_length'\?"),
+        ({"sequence_length": 0}, "sequence_length"),
+        ({"sequence_length": "64"}, "sequence_length"),
+        ({"num_workers": -1}, "num_workers"),
+    ],
+)
+def test_mistakes_are_refused_in_one_message(raw, match):
+    with pytest.raises(ConfigError, match=match):
+        parse(raw)

@@ -1,0 +1,72 @@
+import torch
+from rich.console import Console
+
+from depthkit.model import Transformer, account
+from depthkit.training.dry_run import dry_run
+from depthkit.training.memory import estimate
+from depthkit.training.step import forward
+from tests.training.test_step import batch
+
+
+def printed(config, **options):
+    console = Console(width=120, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
+    dry_run(config, console=console, **options)
+    console.file.close()
+    return console.export_text()
+
+
+def test_the_plan_shows_every_visit_with_its_gains(run):
+    text = printed(run(model={"depth": 2, "loops": 2, "regulators": ["lns"]}))
+    assert "4 visits of 2 layers" in text
+    row = next(line for line in text.splitlines() if "trunk.1.1" in line)
+    assert row.split("│")[1:-1] == [cell.ljust(len(cell)) for cell in row.split("│")[1:-1]]
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["3", "trunk.1.1", "1", "dense", "0.5 - -", "0.5 - -"]
+
+
+def test_a_long_plan_is_shortened_unless_asked_for(run):
+    config = run(model={"depth": 40})
+    short, full = printed(config), printed(config, full=True)
+    assert "16 more" in short
+    assert "trunk.0.20" not in short
+    assert all(f"trunk.0.{slot} " in full for slot in range(40))
+
+
+def test_sizes_and_batches_add_up(run):
+    config = run(steps=10)
+    text = printed(config)
+    counts = account(config.with_vocabulary(257).model, 16)
+    assert f"{counts.stored:,}" in text
+    assert f"{counts.train_flops_per_token:,.0f}" in text
+    assert "4 x 2 x 16 = 128" in text
+    assert "1,280" in text
+    assert "1.12" in text  # epochs: 1,280 of 1,140 training tokens
+
+
+def measured(config):
+    """Bytes that a real forward keeps for the backward pass, weights left out."""
+    model, kept, held = Transformer(config.model), {}, []
+
+    def pack(tensor):
+        held.append(tensor)
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward(model, batch(config.train.batch_size, config.data.sequence_length), 1, False)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    return sum(size for storage, size in kept.items() if storage not in weights)
+
+
+def test_the_memory_estimate_is_what_a_real_step_keeps(run):
+    model = {"depth": 5, "dim": 32, "loops": 2, "regulators": ["lns"]}
+    config = run(model=model).with_vocabulary(257)
+    memory = estimate(config, bf16=False)
+    assert abs(memory.activations / measured(config) - 1) < 0.02
+    stored = sum(p.numel() * 4 for p in Transformer(config.model).parameters())
+    assert (memory.parameters, memory.gradients, memory.optimizer) == (stored, stored, 2 * stored)
+
+
+def test_no_model_is_allocated(run):
+    config = run(model={"depth": 1000, "dim": 2**15})  # tens of terabytes
+    text = printed(config)
+    assert "1000 layers" in text
