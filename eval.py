@@ -61,7 +61,6 @@ def examine_run(target: str, words: Sequence[str]) -> None:
     options = read_options(words)
     from rich.console import Console
 
-    from depthkit.utilization import Trajectory
     from depthkit.utilization.report import terminal
 
     console, reports = Console(), {}
@@ -69,18 +68,25 @@ def examine_run(target: str, words: Sequence[str]) -> None:
     for path in checkpoints(Path(target), options.checkpoints):
         loaded = load(path)
         sequences = sequences or held_out(loaded, options)
-        report = examine(loaded, sequences, options, console)
+        reports[loaded.step] = report = examine(loaded, sequences, options, console)
         folder = report_folder(Path(target), loaded, options)
         report.save(folder, html=options.html, plots=options.plots)
-        reports[loaded.step] = report
     terminal.print_report(console, report)
     if options.checkpoints == "all":
-        folder = Path(options.out or target)
-        report.save(folder, html=options.html, plots=options.plots)
-        trajectory = Trajectory(reports)
-        trajectory.save(folder, plots=options.plots)
-        terminal.print_trajectory(console, trajectory)
+        folder = show_training(Path(options.out or target), reports, options, console)
     console.print(f"  {folder / ('report.html' if options.html else 'report.json')}", highlight=False)
+
+
+def show_training(folder: Path, reports: dict[int, Report], options: EvalOptions, console: Any) -> Path:
+    """The last report once more at the top, and what changed over training."""
+    from depthkit.utilization import Trajectory
+    from depthkit.utilization.report.terminal import print_trajectory
+
+    reports[max(reports)].save(folder, html=options.html, plots=options.plots)
+    trajectory = Trajectory(reports)
+    trajectory.save(folder, plots=options.plots)
+    print_trajectory(console, trajectory)
+    return folder
 
 
 def checkpoints(target: Path, which: str) -> list[Path]:

@@ -41,7 +41,9 @@ def test_a_bare_name_of_the_same_kind_keeps_the_fields():
 
 def test_any_mapping_may_extend_a_file(tmp_path):
     write(tmp_path, "run.yaml", {"train": {"steps": 3, "lr": 0.1}})
-    path = write(tmp_path, "ladder.yaml", {"kind": "ladder", "run": {"extends": "run.yaml", "train": {"lr": 0.2}}})
+    path = write(
+        tmp_path, "ladder.yaml", {"kind": "ladder", "run": {"extends": "run.yaml", "train": {"lr": 0.2}}}
+    )
     assert c.read(path) == {"kind": "ladder", "run": {"train": {"steps": 3, "lr": 0.2}}}
     with pytest.raises(c.ConfigError, match="extends names a file"):
         c.read(write(tmp_path, "bad.yaml", {"run": {"extends": 3}}))

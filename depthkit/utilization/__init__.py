@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from depthkit.utilization.canaries import CanaryError
-    from depthkit.utilization.evaluate import evaluate
+    from depthkit.utilization.evaluation import evaluate
     from depthkit.utilization.options import EvalOptions
     from depthkit.utilization.probes import PROBES
     from depthkit.utilization.report import Report
@@ -42,13 +42,11 @@ _HOMES = {
     "Subject": "subject",
     "Trajectory": "report.training",
     "compare": "report.compare",
-    "evaluate": "evaluate",
+    "evaluate": "evaluation",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value  # `evaluate` and `compare` are also submodules: the function must win
-    return value
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -152,11 +152,15 @@ def chain(seen: Capture) -> list[Tensor]:
         if not bool(torch.isfinite(after).all()):
             raise ValueError(f"the residual state after visit {visit} is not finite: nothing can be measured")
         if visit + 1 < len(seen.before) and not torch.equal(after, seen.before[visit + 1]):
-            raise ValueError(
-                f"the state that visit {visit + 1} reads is not the state that visit {visit} returned: something "
-                "changes the stream between them (an injection, a norm), and replaying visits alone would be wrong"
-            )
+            raise ValueError(_broken(visit))
     return [*seen.before, seen.after[-1]]
+
+
+def _broken(visit: int) -> str:
+    return (
+        f"the state that visit {visit + 1} reads is not the state that visit {visit} returned: something "
+        "changes the stream between them (an injection, a norm), and replaying visits alone would be wrong"
+    )
 
 
 def sweep_cost(depth: int, skip_each: bool) -> int:

@@ -39,7 +39,7 @@ class Sequences:
         """From `[N, T+1]` token ids (next-token targets), `(ids, targets, mask)`, or `Sequences`.
 
         Raises:
-            ValueError: shapes or types that do not fit, or nothing to score.
+            ValueError: shapes or types that do not fit.
         """
         if isinstance(value, Sequences):
             return value
@@ -77,12 +77,10 @@ class Sequences:
         return self.ids.shape[0]
 
     def rows(self, rows: slice, device: torch.device) -> Sequences:
-        """A micro-batch on `device`. It may hold nothing to score: only the whole must."""
-        part = object.__new__(Sequences)
-        for name in ("ids", "targets", "mask", "documents"):
-            tensor = getattr(self, name)
-            object.__setattr__(part, name, None if tensor is None else tensor[rows].to(device))
-        return part
+        """A micro-batch on `device`."""
+        documents = None if self.documents is None else self.documents[rows].to(device)
+        ids, targets, mask = (tensor[rows].to(device) for tensor in (self.ids, self.targets, self.mask))
+        return Sequences(ids, targets, mask, documents)
 
     def describe(self) -> dict[str, Any]:
         """What identifies the data: sha256 of ids and targets, counts, window length."""
@@ -108,8 +106,6 @@ def _check(sequences: Sequences) -> None:
             raise ValueError(f"sequences: {name} has shape {list(tensor.shape)}, ids {list(ids.shape)}")
     if sequences.mask.dtype != torch.bool:
         raise ValueError(f"sequences: mask must be bool, not {sequences.mask.dtype}")
-    if sequences.num_scored == 0:
-        raise ValueError("sequences: no token to score (all targets are -100 or padding)")
     if bool((sequences.scored & ~sequences.mask).any()):
         raise ValueError("sequences: a padded position has a target; mask it with -100")
 

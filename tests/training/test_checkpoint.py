@@ -146,5 +146,7 @@ def test_leftovers_of_killed_writers_are_cleaned(tmp_path):
 def test_tensors_that_do_not_fit_are_refused(finished):
     model = checkpoint.load(finished).model
     wrong = {**tensors.of_module(model), "embed.weight": torch.zeros(3, 16)}
-    with pytest.raises(ValueError, match=r"first is 'embed.weight': the model has \(257, 16\), the file \(3, 16\)"):
+    with pytest.raises(
+        ValueError, match=r"first is 'embed.weight': the model has \(257, 16\), the file \(3, 16\)"
+    ):
         tensors.into_module(model, wrong)

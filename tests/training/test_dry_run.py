@@ -20,7 +20,14 @@ def test_the_plan_shows_every_visit_with_its_gains(run):
     assert "4 visits of 2 layers" in text
     row = next(line for line in text.splitlines() if "trunk.1.1" in line)
     assert row.split("│")[1:-1] == [cell.ljust(len(cell)) for cell in row.split("│")[1:-1]]
-    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["3", "trunk.1.1", "1", "dense", "0.5 - -", "0.5 - -"]
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == [
+        "3",
+        "trunk.1.1",
+        "1",
+        "dense",
+        "0.5 - -",
+        "0.5 - -",
+    ]
 
 
 def test_a_long_plan_is_shortened_unless_asked_for(run):

@@ -37,7 +37,9 @@ def test_every_token_but_the_first_is_scored_once(trainer, corpus):
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
 def test_the_loss_does_not_depend_on_the_batch_size(trainer, batch_size):
     whole = evaluate(trainer.model, trainer.data, 4)
-    assert evaluate(trainer.model, trainer.data, batch_size).val_loss == pytest.approx(whole.val_loss, rel=1e-6)
+    assert evaluate(trainer.model, trainer.data, batch_size).val_loss == pytest.approx(
+        whole.val_loss, rel=1e-6
+    )
 
 
 def test_a_cap_reads_less(trainer):

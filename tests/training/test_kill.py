@@ -45,7 +45,7 @@ def work(folder, kill_at_rename_of=None):
 def launch():
     """Start `work`; the server has imported everything, so a start costs little."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["depthkit.training.session", "train"])
+    context.set_forkserver_preload(["torch._dynamo", "depthkit.training.session", "depthkit.ladder.spec"])
 
     def start(*arguments):
         process = context.Process(target=work, args=arguments)
@@ -91,7 +91,7 @@ def test_killed_and_resumed_equals_uninterrupted(launch, whole, tmp_path):
     process = launch(folder, "latest")  # the next checkpoint is complete, but not yet the latest
     assert finished(process) == -signal.SIGKILL
     assert checkpoint.latest(folder / "checkpoints") == 30
-    assert checkpoint.steps(folder / "checkpoints") == [20, 30, 40]
+    assert checkpoint.steps(folder / "checkpoints") == [10, 20, 30, 40]
     assert finished(launch(folder)) == 0
     assert losses(folder) == losses(whole)
     assert sorted(losses(folder)) == list(range(1, STEPS + 1))
@@ -100,7 +100,9 @@ def test_killed_and_resumed_equals_uninterrupted(launch, whole, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_polite_signal_saves_the_step_and_exits_with_128_plus_its_number(launch, whole, tmp_path, number, code):
+def test_a_polite_signal_saves_the_step_and_exits_with_128_plus_its_number(
+    launch, whole, tmp_path, number, code
+):
     folder = tmp_path / "run"
     process = launch(folder)
     wait_for_step(folder, 5)

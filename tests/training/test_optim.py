@@ -36,7 +36,8 @@ def test_a_tied_matrix_is_trained_once_and_frozen_ones_not_at_all(make_trainer):
 def test_one_step_is_adamw_with_the_rules_multipliers(make_trainer, monkeypatch):
     rules = {"q": Rule(lr=0.5, eps=1e6, weight_decay=3.0)}
     monkeypatch.setattr(
-        "depthkit.model.schedules.Schedules.rule", lambda self, plan, layer, branch, role: rules.get(role, Rule())
+        "depthkit.model.schedules.Schedules.rule",
+        lambda self, plan, layer, branch, role: rules.get(role, Rule()),
     )
     trainer = make_trainer()
     before = {name: p.detach().double().clone() for name, p in trainer.model.named_parameters()}

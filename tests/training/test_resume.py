@@ -30,7 +30,9 @@ def stop_after(monkeypatch):
 
 
 @pytest.mark.parametrize("stops", [(1,), (4, 5), (3, 9), (11,)], ids=str)
-@pytest.mark.parametrize("model", [{}, {"loops": 2, "regulators": ["lns"], "head": {"tied": True}}], ids=["plain", "looped"])
+@pytest.mark.parametrize(
+    "model", [{}, {"loops": 2, "regulators": ["lns"], "head": {"tied": True}}], ids=["plain", "looped"]
+)
 def test_stopped_and_resumed_equals_uninterrupted(run, tmp_path, stop_after, stops, model):
     config = run(steps=STEPS, model=model, telemetry_every=3, eval_every=4)
     whole = train(config, tmp_path / "whole", quiet=True)

@@ -54,7 +54,9 @@ def test_what_a_user_can_mend_is_one_message_and_exit_code_2(path, tmp_path, cap
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("arguments", [["--rusume"], [], ["x.yaml", "--resume-from", "late"], ["x.yaml", "--dry"]])
+@pytest.mark.parametrize(
+    "arguments", [["--rusume"], [], ["x.yaml", "--resume-from", "late"], ["x.yaml", "--dry"]]
+)
 def test_unknown_arguments_exit_with_code_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         start(*arguments)

@@ -42,7 +42,9 @@ def test_rows_carry_the_keys_that_readers_rely_on(run, tmp_path):
     assert {e: len(r) for e, r in by_event.items()} == {
         "start": 1, "train": 12, "telemetry": 2, "validation": 2, "end": 1,
     }  # fmt: skip
-    assert {"step", "loss", "grad_norm", "lr", "tokens", "tok_s", "mfu", "memory_mb"} <= by_event["train"][0].keys()
+    assert {"step", "loss", "grad_norm", "lr", "tokens", "tok_s", "mfu", "memory_mb"} <= by_event["train"][
+        0
+    ].keys()
     assert all(("loss" in row) == (row["event"] == "train") for row in rows)
     assert [row["tokens"] for row in by_event["train"]] == [128 * step for step in range(1, 13)]
     schedule = config.train.schedule.component(config.train.schedule, 12)
@@ -94,7 +96,9 @@ def test_another_tokenizer_than_the_checkpoints_is_refused(run, tmp_path, monkey
         self.fingerprint = "0" * 64
 
     monkeypatch.setattr(ByteTokenizer, "__init__", changed)
-    with pytest.raises(ValueError, match=r"data.tokenizer: .*step_00000004 was trained with another tokenizer"):
+    with pytest.raises(
+        ValueError, match=r"data.tokenizer: .*step_00000004 was trained with another tokenizer"
+    ):
         train(run(steps=4), tmp_path / "run", resume=4, quiet=True)
 
 

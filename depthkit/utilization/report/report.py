@@ -74,7 +74,6 @@ class Report:
         Raises:
             KeyError: this report does not have the metric.
         """
-        self.content["metrics"][metric]
         return [row[metric] for row in self.content["per_visit"]]
 
     def interval(self, metric: str) -> tuple[list[Number], list[Number]] | None:

@@ -69,34 +69,36 @@ def evaluate(
         CanaryError: a check of the measuring failed.
     """
     subject = model if isinstance(model, Subject) else Subject(model)
-    data, configs, clock = Sequences.of(sequences), probe_configs(probes), Clock()
-    _check_ids(subject, data)
+    data, configs = Sequences.of(sequences), probe_configs(probes)
+    _check(subject, data)
     meter = _Meter(progress)
     with subject.frozen():
         engine = Engine(subject, data, batch_tokens, meter.advance)
-        with clock.stage("record"):
-            traces = engine.record()
-        context = Context(subject, data, traces[0].depth, seed)
-        asked: list[Probe] = [config.component(config, context) for config in configs]
-        meter.total = sweep_cost(context.depth, any(p.requires == "skip" for p in asked))
-        with clock.stage("canaries"):
-            checks = canaries.check(subject, traces[0])
-        _sweep(engine, traces, asked, clock)
-        with clock.stage("compute"):
-            result = _merge(probe.compute() for probe in asked)
-            result.scalars |= effective_depth.family(result, seed)
-    width = traces[0].states[0].shape[-1]
-    return build(
-        Findings(
-            model=subject.describe(context.depth, width) | dict(info or {}),
-            env=_environment(subject),
-            data=data.describe() | {"seed": seed},
-            places=engine.places(traces[0]),
-            baseline=_baseline(traces, data, seed),
-            result=result,
-            checks=checks,
-            timing={"layer_evals": engine.layer_evals, "seconds": clock.seconds},
-        )
+        return build(_measure(engine, configs, seed, meter, dict(info or {})))
+
+
+def _measure(engine: Engine, configs: list[Any], seed: int, meter: _Meter, info: dict[str, Any]) -> Findings:
+    subject, data, clock = engine.subject, engine.sequences, Clock()
+    with clock.stage("record"):
+        traces = engine.record()
+    depth, width = traces[0].depth, traces[0].states[0].shape[-1]
+    probes: list[Probe] = [c.component(c, Context(subject, data, depth, seed)) for c in configs]
+    meter.total = sweep_cost(depth, any(probe.requires == "skip" for probe in probes))
+    with clock.stage("canaries"):
+        checks = canaries.check(subject, traces[0])
+    _sweep(engine, traces, probes, clock)
+    with clock.stage("compute"):
+        result = _merge(probe.compute() for probe in probes)
+        result.scalars |= effective_depth.family(result, seed)
+    return Findings(
+        model=subject.describe(depth, width) | info,
+        env=_environment(subject),
+        data=data.describe() | {"seed": seed},
+        places=engine.places(traces[0]),
+        baseline=_baseline(traces, data, seed),
+        result=result,
+        checks=checks,
+        timing={"layer_evals": engine.layer_evals, "seconds": clock.seconds},
     )
 
 
@@ -154,7 +156,9 @@ def _environment(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _check_ids(subject: Subject, data: Sequences) -> None:
+def _check(subject: Subject, data: Sequences) -> None:
+    if data.num_scored == 0:
+        raise ValueError("sequences: no token to score (all targets are -100 or padding)")
     size: Any = getattr(subject.model, "vocab_size", None)
     low, high = int(data.ids.min()), int(data.ids.max())
     if low < 0 or (size is not None and high >= size):

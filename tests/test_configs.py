@@ -1,0 +1,34 @@
+"""Every shipped config is complete: it validates, its model builds at its real size, and ladders resolve."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from depthkit import config as c
+from depthkit.model import Transformer, account
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "configs").rglob("*.yaml"))
+
+
+def runs(document):
+    return [rung.config for rung in document.rungs()] if document.kind == "ladder" else [document]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_config_is_complete_and_quiet(path):
+    document = c.load(path)
+    assert document.advice() == []
+    for run in runs(document):
+        model = run.with_vocabulary(257).model
+        with torch.device("meta"):
+            built = Transformer(model)
+        assert account(model, run.data.sequence_length).stored == sum(p.numel() for p in built.parameters())
+        assert c.parse(c.to_dict(run)) == run
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_learning_rate_is_written_out(path):
+    for run in runs(c.load(path)):
+        assert run.train.lr <= (3e-3 if run.model.dim <= 64 else 1e-3)
