@@ -112,6 +112,6 @@ def test_a_full_disk_is_reported_once_and_loses_nothing(start, disk, tmp_path, c
 def test_a_real_error_of_the_tensor_library_is_a_full_disk(tmp_path):
     import torch
 
-    with pytest.raises(OSError, match="could not|No such|Input/output|space") as caught:
+    with pytest.raises(OSError, match=r"No such|Input/output") as caught:
         tensors.save(tmp_path / "absent" / "x.safetensors", {"w": torch.zeros(3)})
     assert caught.value.filename is not None

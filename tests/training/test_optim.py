@@ -68,5 +68,5 @@ def test_state_comes_back_as_it_was(make_trainer):
 
 def test_state_of_another_model_is_refused(make_trainer):
     trainer = make_trainer()
-    with pytest.raises(ValueError, match="optimiser state of 'layers.9.x'"):
+    with pytest.raises(ValueError, match=r"optimiser state of 'layers\.9\.x'"):
         optim.load_state_tensors(trainer.optimizer, trainer.model, {"layers.9.x/exp_avg": torch.zeros(1)})

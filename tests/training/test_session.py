@@ -111,7 +111,7 @@ def test_too_few_ids_are_refused_before_anything_is_allocated(run, tmp_path, mon
 
 def test_a_gpu_that_is_not_there_is_refused(run, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="train.device: 'cuda', but PyTorch finds no GPU"):
+    with pytest.raises(ValueError, match=r"train.device: 'cuda', but PyTorch finds no GPU"):
         train(run(device="cuda"), tmp_path / "run", quiet=True)
 
 
