@@ -9,22 +9,21 @@ from torch import Tensor
 
 
 class Rotary(NamedTuple):
-    """Tables `[T, C]`, fp32; the second half of the channels repeats the first."""
+    """Tables `[T, C]`, fp32: cosines, and sines with the sign that a half turn of the channels needs."""
 
     cos: Tensor
     sin: Tensor
 
 
 def rotary_tables(time: int, head_dim: int, base: float, device: torch.device) -> Rotary:
-    """Tables for positions 0..time-1; channel pair i turns by position * base^(-2i / head_dim)."""
+    """Tables for positions 0..time-1; channels i and i + C/2 turn by position * base^(-2i / C)."""
     frequency = base ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
     angle = torch.arange(time, device=device, dtype=torch.float32)[:, None] * frequency
-    angle = torch.cat([angle, angle], dim=-1)
-    return Rotary(angle.cos(), angle.sin())
+    cos, sin = angle.cos(), angle.sin()
+    return Rotary(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     """Rotate `x [..., T, C]` by its position; computed in fp32, returned in x's dtype."""
-    low, high = x.chunk(2, dim=-1)
-    turned = torch.cat([-high, low], dim=-1)
-    return (x * rotary.cos + turned * rotary.sin).to(x.dtype)
+    swapped = x.roll(x.shape[-1] // 2, dims=-1)
+    return torch.addcmul(x * rotary.cos, swapped, rotary.sin).to(x.dtype)

@@ -6,7 +6,6 @@ checkpoints/latest        the name of the newest one; moves only after that one 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -20,10 +19,11 @@ from depthkit import config as configs
 from depthkit import files
 from depthkit.config import DOCUMENTS, Component
 from depthkit.model import Transformer
-from depthkit.training import tensors
+from depthkit.training import manifest, tensors
 from depthkit.training.run import RunConfig
 
-MODEL, OPTIM, STATE, MANIFEST = "model.safetensors", "optim.safetensors", "state.json", "manifest.json"
+MODEL, OPTIM, STATE = "model.safetensors", "optim.safetensors", "state.json"
+CONTENTS = (MODEL, OPTIM, STATE)
 
 
 class CheckpointError(ValueError):
@@ -78,7 +78,7 @@ def save(
         tensors.save(temporary / MODEL, model)
         tensors.save(temporary / OPTIM, optim)
         files.write_json(temporary / STATE, {**state, "step": step})
-        files.write_json(temporary / MANIFEST, {"files": _digests(temporary)})
+        manifest.write(temporary, CONTENTS)
     set_latest(root, step)
     _prune(root, step, keep)
     return folder
@@ -90,7 +90,7 @@ def find(path: Path, step: int | None = None) -> Path:
     Raises:
         CheckpointError: no such checkpoint; the message lists the steps there are.
     """
-    if (path / MANIFEST).exists() and step is None:
+    if (path / manifest.NAME).exists() and step is None:
         return path
     root = root_of(path)
     present = steps(root)
@@ -138,15 +138,16 @@ def read_state(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: a file is missing or differs from the manifest.
     """
-    damage = _damage(folder)
+    damage = manifest.damage(folder, CONTENTS)
     if damage is None:
         return json.loads((folder / STATE).read_text(encoding="utf-8"))
-    others = [step for step in steps(folder.parent) if _damage(folder.parent / _name(step)) is None]
+    root = folder.parent
+    others = [step for step in steps(root) if manifest.damage(root / _name(step), CONTENTS) is None]
     if not others:
         raise CheckpointError(f"{damage}, and no other checkpoint of this run is intact")
     raise CheckpointError(
         f"{damage}. The checkpoint of step {others[-1]} is intact: continue from it with --resume-from "
-        f"{others[-1]}, or load it with load({str(folder.parent.parent)!r}, step={others[-1]})"
+        f"{others[-1]}, or load it with load({str(root.parent)!r}, step={others[-1]})"
     )
 
 
@@ -157,37 +158,6 @@ def clean(root: Path) -> None:
             shutil.rmtree(leftover)
         else:
             leftover.unlink()
-
-
-def _damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        expected = {name: manifest[name]["sha256"] for name in (MODEL, OPTIM, STATE)}
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"{folder / MANIFEST} is missing or damaged"
-    for name, sha256 in expected.items():
-        file = folder / name
-        if not file.exists():
-            return f"{file} is missing"
-        if _sha256(file) != sha256:
-            return f"{file} is damaged: its sha256 is not the one in {MANIFEST}"
-    return None
-
-
-def _digests(folder: Path) -> dict[str, Any]:
-    return {
-        name: {"sha256": _sha256(folder / name), "bytes": (folder / name).stat().st_size}
-        for name in (MODEL, OPTIM, STATE)
-    }
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _prune(root: Path, step: int, keep: int) -> None:

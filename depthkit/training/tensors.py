@@ -17,11 +17,14 @@ def save(path: Path, tensors: dict[str, Tensor]) -> None:
     Raises:
         OSError: the file could not be written.
     """
+    path.touch()
+    mode = path.stat().st_mode  # what the user's umask gives; the library would make the file private
     try:
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:  # the library hides the operating system's error in its text
         code = errno.ENOSPC if f"os error {errno.ENOSPC}" in str(error) else errno.EIO
         raise OSError(code, os.strerror(code), str(path)) from error
+    path.chmod(mode)
 
 
 def load(path: Path) -> dict[str, Tensor]:

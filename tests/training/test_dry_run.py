@@ -1,3 +1,5 @@
+import io
+
 import torch
 from rich.console import Console
 
@@ -9,17 +11,15 @@ from tests.training.test_step import batch
 
 
 def printed(config, **options):
-    console = Console(width=120, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    dry_run(config, console=console, **options)
-    console.file.close()
-    return console.export_text()
+    out = io.StringIO()
+    dry_run(config, console=Console(width=120, file=out), **options)
+    return out.getvalue()
 
 
 def test_the_plan_shows_every_visit_with_its_gains(run):
     text = printed(run(model={"depth": 2, "loops": 2, "regulators": ["lns"]}))
     assert "4 visits of 2 layers" in text
     row = next(line for line in text.splitlines() if "trunk.1.1" in line)
-    assert row.split("│")[1:-1] == [cell.ljust(len(cell)) for cell in row.split("│")[1:-1]]
     assert [cell.strip() for cell in row.split("│")[1:-1]] == [
         "3",
         "trunk.1.1",

@@ -6,6 +6,7 @@ import io
 import os
 
 import pytest
+import torch
 import yaml
 
 import train as script
@@ -109,9 +110,7 @@ def test_a_full_disk_is_reported_once_and_loses_nothing(start, disk, tmp_path, c
     assert [row["step"] for row in metrics.read(folder / "metrics.jsonl", "train")] == [1, 2, 3, 4]
 
 
-def test_a_real_error_of_the_tensor_library_is_a_full_disk(tmp_path):
-    import torch
-
-    with pytest.raises(OSError, match=r"No such|Input/output") as caught:
-        tensors.save(tmp_path / "absent" / "x.safetensors", {"w": torch.zeros(3)})
-    assert caught.value.filename is not None
+def test_other_errors_of_the_tensor_library_are_os_errors_too(tmp_path):
+    with pytest.raises(OSError, match=r"Input/output") as caught:
+        tensors.save(tmp_path, {"w": torch.zeros(3)})  # a folder is in the way
+    assert caught.value.filename == str(tmp_path)

@@ -75,6 +75,23 @@ def test_resuming_from_an_earlier_step_repeats_it_and_sets_rows_aside(run, tmp_p
     assert events.count(("end", STEPS)) == 1
 
 
+def test_a_run_stopped_before_its_first_step_resumes_too(run, tmp_path, monkeypatch):
+    config = run(steps=4)
+    train(config, tmp_path / "whole", quiet=True)
+    real = Recorder.event
+
+    def event(self, name, step, **values):
+        if name == "start":
+            signal.raise_signal(signal.SIGTERM)
+        return real(self, name, step, **values)
+
+    monkeypatch.setattr(Recorder, "event", event)
+    assert train(config, tmp_path / "run", quiet=True)["step"] == 0
+    monkeypatch.undo()
+    train(config, tmp_path / "run", resume=True, quiet=True)
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+
+
 def test_without_a_checkpoint_a_resumed_run_starts_over(run, tmp_path, monkeypatch):
     config = run(steps=STEPS)
     train(config, tmp_path / "whole", quiet=True)
