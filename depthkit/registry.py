@@ -114,7 +114,7 @@ class Registry:
             ValueError: unknown name; the message lists the kinds and the nearest match.
         """
         self._discover()
-        if name not in self._classes:
+        if not isinstance(name, str) or name not in self._classes:
             raise ValueError(unknown(f"{self.axis} kind", name, self._classes))
         return self._classes[name]
 

@@ -54,7 +54,8 @@ def account(config: ModelConfig, context: int) -> Accounting:
     head = config.head.num_parameters(dim, vocab)
     parts["embed"] = dim * vocab
     parts["head"] = head
-    parts["norms"] = sum(_norm_size(config.outer_norm(n), dim) for n in ("embed_norm", "final_norm"))
+    gain = config.norm_gains(None)
+    parts["norms"] = sum(_norm_size(config.outer_norm(n), dim, gain) for n in ("embed_norm", "final_norm"))
     active = executed = sum(parts.values()) - dim * vocab + dim  # one row of the embedding
     if head == 0:
         active, executed = active + dim * vocab - dim, executed + dim * vocab - dim  # tied: read in full
@@ -78,15 +79,17 @@ def account(config: ModelConfig, context: int) -> Accounting:
     return Accounting(dict(parts), active + schedules, executed + schedules, flops / context, dense / context)
 
 
-def _norm_size(norm: Any, dim: int) -> int:
-    return 0 if norm is None else norm.num_parameters(dim)
+def _norm_size(norm: Any, dim: int, gain: bool) -> int:
+    return 0 if norm is None else norm.num_parameters(dim, gain)
 
 
 def _segment_norms(config: ModelConfig, segment: SegmentConfig) -> int:
-    return 2 * sum(config.placement_of(segment)) * _norm_size(config.norm_of(segment), config.dim)
+    size = _norm_size(config.norm_of(segment), config.dim, config.norm_gains(segment))
+    return 2 * sum(config.placement_of(segment)) * size
 
 
 def _schedule_size(config: ModelConfig) -> int:
     plan = config.plan()
     regulators = list(config.regulators) + [r for s in config.segments for r in s.regulators or []]
-    return sum(regulator.num_parameters(plan, config.dim) for regulator in regulators)
+    learned = sum(regulator.num_parameters(plan, config.dim) for regulator in regulators)
+    return learned + config.stream.num_parameters(plan, config.dim)

@@ -14,9 +14,9 @@ from depthkit.model.schedules import Schedules
 from depthkit.model.schema import ModelConfig, SegmentConfig
 
 
-def make_norm(config: Any, dim: int) -> Norm:
-    """The norm a config describes; None is the identity."""
-    return NoNorm(None, dim) if config is None else config.component(config, dim)
+def make_norm(config: Any, dim: int, gain: bool = True) -> Norm:
+    """The norm a config describes, with or without its per-channel gain; None is the identity."""
+    return NoNorm(None, dim) if config is None else config.component(config, dim, gain)
 
 
 def make_layers(config: ModelConfig, plan: Plan, stream: nn.Module) -> nn.ModuleList:
@@ -34,11 +34,12 @@ def _make_block(config: ModelConfig, segment: SegmentConfig, kind: str, stream: 
 
 def _make_norms(config: ModelConfig, segment: SegmentConfig) -> Norms:
     norm, placement = config.norm_of(segment), config.placement_of(segment)
-    return Norms(*(make_norm(norm if wanted else None, config.dim) for wanted in placement))
+    gain = config.norm_gains(segment)
+    return Norms(*(make_norm(norm if wanted else None, config.dim, gain) for wanted in placement))
 
 
-def make_schedules(config: ModelConfig) -> Schedules:
-    """All regulators with the segments they act in: the model's, then those of single segments."""
+def make_schedules(config: ModelConfig, stream_bank: nn.Module | None = None) -> Schedules:
+    """All regulators with the segments they act in, the model's first, then those of single segments."""
     shared = frozenset(s.name for s in config.segments if s.regulators is None)
     pairs = [(c.component(c, config.dim), shared) for c in config.regulators]
     own = [
@@ -46,4 +47,4 @@ def make_schedules(config: ModelConfig) -> Schedules:
         for segment in config.segments
         for c in segment.regulators or []
     ]
-    return Schedules(pairs + own, everywhere=len(pairs))
+    return Schedules(pairs + own, everywhere=len(pairs), stream_bank=stream_bank)

@@ -8,8 +8,10 @@ from torch import Tensor, nn
 
 from depthkit.model.gains import BRANCHES, SiteGains, scaled
 from depthkit.model.norms.base import Norm
+from depthkit.model.schedules import Bank
 
 Aux = dict[str, Tensor]
+NO_BANK = Bank()
 
 
 class Norms(NamedTuple):
@@ -54,7 +56,7 @@ class Block(nn.Module):
         state: Any,
         gains: tuple[SiteGains, SiteGains],
         ctx: tuple[Any, Any],
-        bank: tuple[Any, Any] = (None, None),
+        bank: Bank = NO_BANK,
     ) -> tuple[Any, Aux]:
         """One visit: both branches read from and write to the stream."""
         stream = self._stream[0]
@@ -62,11 +64,11 @@ class Block(nn.Module):
         aux: Aux = {}
         for index, site in enumerate((self.mixer, self.ffn)):
             gain = gains[index]
-            x, link = stream.read(state, index)  # type: ignore[operator]
+            x, link = stream.read(state, index, bank.stream[index])  # type: ignore[operator]
             h, stats = site.before(x, stats, site.role, gain)
-            y, extra = site.branch(scaled(gain.read, h), ctx[index], bank[index])
+            y, extra = site.branch(scaled(gain.read, h), ctx[index], bank.branch[index])
             y, _ = site.after_branch(y, None, "after", gain)
-            state = stream.write(state, y, index, link, gain)  # type: ignore[operator]
+            state = stream.write(state, y, index, link, gain, bank.stream[index])  # type: ignore[operator]
             state = stream.map(state, lambda carried, norm=site.after_add: norm(carried, None, "after")[0])  # type: ignore[operator]
             aux.update(extra)
         return state, aux

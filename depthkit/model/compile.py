@@ -23,7 +23,7 @@ def compile_blocks(layers: nn.ModuleList, backend: Any = "inductor") -> None:
     own = FunctionType(code, source.__globals__, source.__name__, source.__defaults__, source.__closure__)
     compiled = torch.compile(own, backend=backend, fullgraph=True)
     for layer in layers:
-        layer.forward = MethodType(_strict(compiled), layer)  # type: ignore[assignment]
+        layer.forward = MethodType(_strict(compiled), layer)
 
 
 def _strict(compiled: Any) -> Any:

@@ -52,6 +52,20 @@ def assign(module: nn.Module, **roles: str) -> None:
     module.parameter_roles = table  # type: ignore[assignment]
 
 
+def assign_rules(module: nn.Module, **rules: Rule) -> None:
+    """Record on `module` a rule for its own parameters, by attribute name."""
+    module.parameter_rules = rules  # type: ignore[assignment]
+
+
+def rule_table(model: nn.Module) -> dict[str, Rule]:
+    """Parameter name -> rule, from what modules recorded with `assign_rules`."""
+    table: dict[str, Rule] = {}
+    for prefix, module in model.named_modules():
+        for path, rule in getattr(module, "parameter_rules", {}).items():
+            table[f"{prefix}.{path}" if prefix else path] = rule
+    return table
+
+
 def role_table(model: nn.Module) -> dict[str, str]:
     """Parameter name -> role, from what modules recorded with `assign`.
 

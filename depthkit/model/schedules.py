@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +15,30 @@ from depthkit.model.regulators.base import Regulator
 from depthkit.model.roles import Rule
 
 
+class Bank(NamedTuple):
+    """Parameters of one visit: a pair (mixer, ffn) for the stream, and one for the branches."""
+
+    stream: tuple[Any, Any] = (None, None)
+    branch: tuple[Any, Any] = (None, None)
+
+
 class Schedules(nn.Module):
     """Runs once per forward, vectorised over depth, and returns the gains of every visit.
 
     Args:
         regulators: `(regulator, segments)` pairs; a regulator acts at visits of the named segments only.
         everywhere: how many of the first pairs also rule parameters outside the blocks (embedding, head).
+        stream_bank: what the stream keeps for every visit, or None; see `SingleStream`.
     """
 
-    def __init__(self, regulators: Sequence[tuple[Regulator, frozenset[str]]], everywhere: int):
+    def __init__(
+        self,
+        regulators: Sequence[tuple[Regulator, frozenset[str]]],
+        everywhere: int,
+        stream_bank: nn.Module | None = None,
+    ):
         super().__init__()
+        self.stream_bank = stream_bank
         self.regulators = nn.ModuleList(regulator for regulator, _ in regulators)
         self.segments = [segments for _, segments in regulators]
         self.everywhere = everywhere
@@ -40,6 +55,16 @@ class Schedules(nn.Module):
             _on(self._inside(regulator, segments, plan, step, training), device)
             for regulator, segments in zip(self.regulators, self.segments, strict=True)
         )
+
+    def banks(self, plan: Plan) -> list[Bank]:
+        """What differs by visit and is no gain, for every visit of `plan`."""
+        if self.stream_bank is None:
+            return [Bank()] * plan.depth
+        return [Bank(stream=maps) for maps in self.stream_bank(plan)]
+
+    def readout(self) -> Any:
+        """What the stream needs to `close`, or None."""
+        return None if self.stream_bank is None else self.stream_bank.readout()  # type: ignore[operator]
 
     @staticmethod
     def _inside(

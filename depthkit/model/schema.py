@@ -89,6 +89,7 @@ class ModelConfig(Spec):
                     sentence = unknown("block", kind, self.blocks)
                     raise ValueError(f"segments.{segment.name}.pattern: {sentence}")
             self._check_norm_sites(segment)
+        self._check_conflicts()
         for name, block in self.blocks.items():
             for branch in ("mixer", "ffn"):
                 try:
@@ -96,6 +97,18 @@ class ModelConfig(Spec):
                 except ValueError as error:
                     raise ValueError(f"blocks.{name}.{branch}: {error}") from None
         return self
+
+    def _check_conflicts(self) -> None:
+        """Ask every component that has something to refuse: `Config.conflict(model) -> reason or None`."""
+        parts = {"stream": self.stream, "norm": self.norm, "head": self.head, "embed": self.embed}
+        parts |= {f"regulators.{r.kind}": r for r in self.regulators}
+        for segment in self.segments:
+            parts |= {f"segments.{segment.name}.{r.kind}": r for r in segment.regulators or []}
+            parts |= {f"segments.{segment.name}.norm": segment.norm} if segment.norm is not None else {}
+        for path, part in parts.items():
+            reason = part.conflict(self) if hasattr(part, "conflict") else None
+            if reason:
+                raise ValueError(f"{path}: {reason}")
 
     def _check_norm_sites(self, segment: SegmentConfig) -> None:
         norm, placement = self.norm_of(segment), self.placement_of(segment)
@@ -106,6 +119,15 @@ class ModelConfig(Spec):
                     f"segments.{segment.name}: norm {norm.kind!r} does not work {site.replace('_', ' ')}; "
                     f"it supports {', '.join(sorted(supported))}"
                 )
+
+    def regulators_of(self, segment: SegmentConfig | None) -> list[Any]:
+        """The regulators that act in a segment; None stands for what lies outside all segments."""
+        own = None if segment is None else segment.regulators
+        return list(self.regulators if own is None else own)
+
+    def norm_gains(self, segment: SegmentConfig | None) -> bool:
+        """Whether norms have their own per-channel gain in a segment, or (None) outside all segments."""
+        return not any(r.component.owns_norm_gains for r in self.regulators_of(segment))
 
     def norm_of(self, segment: SegmentConfig) -> Any:
         """The norm config in force in a segment."""

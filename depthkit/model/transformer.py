@@ -18,7 +18,7 @@ from depthkit.model.cross_entropy import IGNORE
 from depthkit.model.gains import Gains, scaled
 from depthkit.model.init import initialise
 from depthkit.model.plan import Plan, Visit
-from depthkit.model.roles import RoleInfo, Rule, role_table
+from depthkit.model.roles import RoleInfo, Rule, role_table, rule_table
 from depthkit.model.schema import ModelConfig
 
 Observe = Callable[[Visit, Tensor, Tensor], None]
@@ -54,11 +54,12 @@ class Transformer(nn.Module):
         self.plan = plan or config.plan()
         self.stream = config.stream.component(config.stream, config.dim)
         self.embed = config.embed.component(config.embed, config.dim, config.vocab_size)
-        self.embed_norm = make_norm(config.outer_norm("embed_norm"), config.dim)
+        outer_gain = config.norm_gains(None)
+        self.embed_norm = make_norm(config.outer_norm("embed_norm"), config.dim, outer_gain)
         self.layers = make_layers(config, self.plan, self.stream)
-        self.final_norm = make_norm(config.outer_norm("final_norm"), config.dim)
+        self.final_norm = make_norm(config.outer_norm("final_norm"), config.dim, outer_gain)
         self.head = config.head.component(config.head, config.dim, config.vocab_size)
-        self.schedules = make_schedules(config)
+        self.schedules = make_schedules(config, self.stream.bank(self.plan))
         if not any(parameter.is_meta for parameter in self.parameters()):
             self.reset_parameters(seed)
 
@@ -70,11 +71,11 @@ class Transformer(nn.Module):
 
     def named_roles(self) -> Iterator[RoleInfo]:
         """Every parameter once, with its layer, branch, role and the regulators' rule for it."""
-        roles = role_table(self)
+        roles, rules = role_table(self), rule_table(self)
         for name, parameter in self.named_parameters():
             layer, branch = _place(name)
             role = roles[name]
-            rule = Rule() if role == "schedule" else self.schedules.rule(self.plan, layer, branch, role)
+            rule = rules.get(name, Rule()).times(self.schedules.rule(self.plan, layer, branch, role))
             yield RoleInfo(name, parameter, layer, branch, role, rule)
 
     def reset_parameters(self, seed: int = 0) -> None:
@@ -106,7 +107,7 @@ class Transformer(nn.Module):
         """
         gains = self.schedules(self.plan, step, self.training, ids.device)
         state, aux = self._visit_all(ids, documents, gains, observe)
-        hidden = self._normalise(self.stream.close(state), gains)
+        hidden = self._normalise(self.stream.close(state, self.schedules.readout()), gains)
         if targets is None:
             return Output(hidden, aux)
         total = self.head.loss(hidden, self._matrix(), targets)
@@ -133,13 +134,16 @@ class Transformer(nn.Module):
         kinds = {visit.block: visit.layer for visit in self.plan.visits}
         contexts = {kind: self._block(layer).prepare(ids, documents) for kind, layer in kinds.items()}
         aux: dict[str, Tensor] = {}
-        for visit, site_gains in zip(self.plan.visits, gains.per_visit(self.plan.depth), strict=True):
+        per_visit = gains.per_visit(self.plan.depth)
+        banks = self.schedules.banks(self.plan)
+        for visit, site_gains, bank in zip(self.plan.visits, per_visit, banks, strict=True):
             before = state
-            state, extra = self._block(visit.layer)(state, site_gains, contexts[visit.block])
+            state, extra = self._block(visit.layer)(state, site_gains, contexts[visit.block], bank)
             for name, value in extra.items():
                 aux[name] = aux[name] + value if name in aux else value
             if observe is not None:
-                observe(visit, self.stream.close(before), self.stream.close(state))
+                readout = self.schedules.readout()
+                observe(visit, self.stream.close(before, readout), self.stream.close(state, readout))
         return state, aux
 
     def _normalise(self, x: Tensor, gains: Gains) -> Tensor:

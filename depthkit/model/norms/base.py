@@ -15,6 +15,7 @@ class Norm(nn.Module):
 
     `stats` lives for one visit and lets a norm share statistics between its two branches; `role` is
     `mixer`, `ffn`, `after` (a branch's output or the sum) or `final`; `gains` are those of the site.
+    Without `gain` a norm has no learned per-channel gain, because a regulator owns the gains.
     Class attribute `placements` names the norm sites a kind supports: before_branch, after_branch, after_add.
     """
 
@@ -25,11 +26,11 @@ class Norm(nn.Module):
     class Config(Spec):
         """Settings every norm has: none."""
 
-        def num_parameters(self, dim: int) -> int:
-            """Number of parameters of one norm of width `dim`."""
+        def num_parameters(self, dim: int, gain: bool = True) -> int:
+            """Number of parameters of one norm of width `dim`, with or without its per-channel gain."""
             return 0
 
-    def __init__(self, config: Any, dim: int):
+    def __init__(self, config: Any, dim: int, gain: bool = True):
         super().__init__()
         self.config = config
         self.dim = dim

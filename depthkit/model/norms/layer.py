@@ -30,20 +30,20 @@ class LayerNorm(Norm):
         bias: bool = True
         """Learn a shift."""
 
-        def num_parameters(self, dim: int) -> int:
+        def num_parameters(self, dim: int, gain: bool = True) -> int:
             """Gain and shift."""
-            return dim * (1 + self.bias)
+            return dim * (gain + self.bias)
 
-    def __init__(self, config: Any, dim: int):
-        super().__init__(config, dim)
-        self.weight = nn.Parameter(torch.empty(dim))
+    def __init__(self, config: Any, dim: int, gain: bool = True):
+        super().__init__(config, dim, gain)
+        self.weight = nn.Parameter(torch.empty(dim)) if gain else None
         self.bias = nn.Parameter(torch.empty(dim)) if config.bias else None
-        roles = {"norm": "weight", **({"bias": "bias"} if config.bias else {})}
-        assign(self, **roles)
+        assign(self, **({"norm": "weight"} if gain else {}), **({"bias": "bias"} if config.bias else {}))
 
     def reset_parameters(self) -> None:
         """Gain one, shift zero."""
-        nn.init.ones_(self.weight)
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -51,5 +51,5 @@ class LayerNorm(Norm):
         self, x: Tensor, stats: Any = None, role: str = "final", gains: SiteGains | None = None
     ) -> tuple[Tensor, Any]:
         """Normalise the last dimension."""
-        bias = None if self.bias is None else self.bias.float()
-        return F.layer_norm(x.float(), (self.dim,), self.weight.float(), bias, self.config.eps), stats
+        weight, bias = (None if p is None else p.float() for p in (self.weight, self.bias))
+        return F.layer_norm(x.float(), (self.dim,), weight, bias, self.config.eps), stats

@@ -28,21 +28,24 @@ class RMSNorm(Norm):
         eps: float = Field(1e-6, gt=0)
         """Added to the mean square, inside the root."""
 
-        def num_parameters(self, dim: int) -> int:
+        def num_parameters(self, dim: int, gain: bool = True) -> int:
             """The gain."""
-            return dim
+            return dim * gain
 
-    def __init__(self, config: Any, dim: int):
-        super().__init__(config, dim)
-        self.weight = nn.Parameter(torch.empty(dim))
-        assign(self, norm="weight")
+    def __init__(self, config: Any, dim: int, gain: bool = True):
+        super().__init__(config, dim, gain)
+        self.weight = nn.Parameter(torch.empty(dim)) if gain else None
+        if gain:
+            assign(self, norm="weight")
 
     def reset_parameters(self) -> None:
         """The gain is one."""
-        nn.init.ones_(self.weight)
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
 
     def forward(
         self, x: Tensor, stats: Any = None, role: str = "final", gains: SiteGains | None = None
     ) -> tuple[Tensor, Any]:
         """Normalise the last dimension."""
-        return F.rms_norm(x.float(), (self.dim,), self.weight.float(), self.config.eps), stats
+        weight = None if self.weight is None else self.weight.float()
+        return F.rms_norm(x.float(), (self.dim,), weight, self.config.eps), stats

@@ -22,6 +22,8 @@ class Regulator(nn.Module):
 
     equation: ClassVar[str] = ""
     source: ClassVar[str] = ""
+    owns_norm_gains: ClassVar[bool] = False
+    """Whether norms have no per-channel gain of their own where the regulator acts."""
 
     class Config(Spec):
         """Settings every regulator has."""

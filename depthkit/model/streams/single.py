@@ -8,7 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from depthkit.model.gains import SiteGains, scaled
+from depthkit.model.plan import Plan
 from depthkit.model.registries import STREAMS
+from depthkit.registry import Spec
 
 
 @STREAMS.register("single")
@@ -17,23 +19,39 @@ class SingleStream(nn.Module):
 
     The contract of every stream: `open` makes a state from the embedding, `read` gives a branch its input
     and whatever `write` needs to put the branch's output back, `map` applies a function to the carried
-    tensors, `close` gives the tensor the head reads.
+    tensors, `close` gives the tensor the head reads. A state is a tensor or a tuple of tensors, batch first,
+    whose shapes do not change over visits.
+
+    What differs by visit comes from `bank(plan)`: a module that `Schedules` owns, whose `forward(plan)` gives
+    for every visit the pair of `maps` that `read` and `write` get at its two sites, and whose `readout()`
+    gives what `close` gets. None where a stream has no such parameters.
     """
 
     equation = "x <- skip * x + write * y"
 
+    class Config(Spec):
+        """Settings every stream has: none."""
+
+        def num_parameters(self, plan: Plan, dim: int) -> int:
+            """Parameters of the bank."""
+            return 0
+
     def __init__(self, config: Any, dim: int):
         super().__init__()
+
+    def bank(self, plan: Plan) -> nn.Module | None:
+        """The parameters that differ by visit."""
+        return None
 
     def open(self, x: Tensor) -> Tensor:
         """State from the embedding `[B, T, D]`."""
         return x
 
-    def read(self, state: Tensor, site: int) -> tuple[Tensor, None]:
+    def read(self, state: Tensor, site: int, maps: None) -> tuple[Tensor, None]:
         """What the branch at `site` (0 mixer, 1 ffn) sees, before its norm."""
         return state, None
 
-    def write(self, state: Tensor, y: Tensor, site: int, link: None, gains: SiteGains) -> Tensor:
+    def write(self, state: Tensor, y: Tensor, site: int, link: None, gains: SiteGains, maps: None) -> Tensor:
         """Add a branch's output."""
         return scaled(gains.skip, state) + scaled(gains.write, y)
 
@@ -41,6 +59,6 @@ class SingleStream(nn.Module):
         """Apply `fn` to the carried stream."""
         return fn(state)
 
-    def close(self, state: Tensor) -> Tensor:
+    def close(self, state: Tensor, readout: None) -> Tensor:
         """The residual `[B, T, D]`."""
         return state
