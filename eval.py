@@ -18,7 +18,6 @@ from depthkit import cli, config
 from depthkit.utilization.options import EvalOptions
 
 if TYPE_CHECKING:  # torch and datasets are imported when they are needed, so that --help is quick
-    from depthkit.data import DataConfig
     from depthkit.training.checkpoint import Loaded
     from depthkit.utilization import Report, Sequences
 
@@ -61,14 +60,17 @@ def examine_run(target: str, words: Sequence[str]) -> None:
     options = read_options(words)
     from rich.console import Console
 
+    from depthkit.training import checkpoint
+    from depthkit.training.examine import examine, held_out
     from depthkit.utilization.report import terminal
 
     console, reports = Console(), {}
     sequences: Sequences | None = None
     for path in checkpoints(Path(target), options.checkpoints):
-        loaded = load(path)
+        loaded = checkpoint.load(path)
         sequences = sequences or held_out(loaded, options)
-        reports[loaded.step] = report = examine(loaded, sequences, options, console)
+        with terminal.progress_bar(console, f"step {loaded.step}") as progress:
+            reports[loaded.step] = report = examine(loaded, sequences, options, progress)
         folder = report_folder(Path(target), loaded, options)
         report.save(folder, html=options.html, plots=options.plots)
     terminal.print_report(console, report)
@@ -102,54 +104,6 @@ def checkpoints(target: Path, which: str) -> list[Path]:
         raise ValueError(f"checkpoints=all: {target} is one checkpoint; give the run folder")
     root = checkpoint.root_of(target)
     return [checkpoint.find(target, step) for step in checkpoint.steps(root)]
-
-
-def load(path: Path) -> Loaded:
-    """A verified checkpoint."""
-    from depthkit.training import checkpoint
-
-    return checkpoint.load(path)
-
-
-def held_out(loaded: Loaded, options: EvalOptions) -> Sequences:
-    """A seeded draw of the run's held-out windows."""
-    import torch
-
-    from depthkit.data import open_data
-    from depthkit.utilization.sequences import Sequences, draw
-
-    settings: DataConfig = loaded.config.data
-    if options.sequence_length is not None:
-        settings = settings.model_copy(update={"sequence_length": options.sequence_length})
-    data = open_data(settings, loaded.config.seed)
-    if data.tokenizer.fingerprint != loaded.tokenizer:
-        raise ValueError(f"{loaded.path}: trained with another tokenizer than data.tokenizer now gives")
-    pool = list(data.validation(64, max_tokens=64 * options.sequences * settings.sequence_length))
-    documents = [batch.documents for batch in pool if batch.documents is not None]
-    ids, targets = (torch.cat([getattr(batch, name) for batch in pool]) for name in ("ids", "targets"))
-    found = Sequences.of_targets(ids, targets, torch.cat(documents) if documents else None)
-    return draw(found, options.sequences, options.seed)
-
-
-def examine(loaded: Loaded, sequences: Sequences, options: EvalOptions, console: Any) -> Report:
-    """One checkpoint's report, with a progress bar."""
-    from depthkit.training import device
-    from depthkit.utilization import Subject, evaluate
-    from depthkit.utilization.report.terminal import progress_bar
-
-    model = loaded.model.to(device.choose(options.device))
-    subject = Subject(model, name=loaded.path.resolve().parents[1].name)
-    info = {"path": str(loaded.path), "step": loaded.step, "tokenizer": loaded.tokenizer}
-    with progress_bar(console, f"step {loaded.step}") as progress:
-        return evaluate(
-            subject,
-            sequences,
-            options.preset if options.probes is None else options.probes,
-            options.seed,
-            batch_tokens=options.batch_tokens,
-            info=info,
-            progress=progress,
-        )
 
 
 def report_folder(target: Path, loaded: Loaded, options: EvalOptions) -> Path:

@@ -23,6 +23,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         _sync(temporary)
         os.replace(temporary, path)
+        _sync(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -42,7 +43,9 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         yield temporary
         for file in temporary.iterdir():
             _sync(file)
+        _sync(temporary)
         _swap(temporary, path)
+        _sync(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -63,8 +66,12 @@ def _swap(new: Path, path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+    """Force a file, or the names in a folder, onto the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:

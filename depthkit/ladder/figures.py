@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,18 @@ from depthkit.ladder.compare import Interval
 from depthkit.ladder.summary import Place, Row, Summary
 
 CURVES = {
-    "variance.mean": ("variance", "Variance of the residual stream", "variance over features", True),
-    "ablation_delta_nats.skip": ("ablation", "Cost of skipping one layer", "loss increase (nats)", False),
+    "variance.mean": ("variance", "Variance of the residual stream", "variance over features", 0.0),
+    "ablation_delta_nats.skip": (
+        "ablation",
+        "Cost of skipping one layer",
+        "loss increase (nats; 0.0001 or less is drawn as 0.0001)",
+        1e-4,
+    ),
 }
-"""Per-visit metrics that get a picture: file, title, label of the y axis, logarithmic."""
+"""Per-visit metrics that get a picture: file, title, label of the y axis, floor of its logarithmic scale.
+
+Skipping costs range over four orders of magnitude and can be negative, so they need a floor.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,13 +37,16 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of several facets that share their axes: facet label -> lines."""
+    """One picture of several facets that share their axes: facet label -> lines.
+
+    `floor` is None on a linear scale; on a logarithmic one, values below it are drawn at it.
+    """
 
     file: str
     title: str
     x: str
     y: str
-    log: bool
+    floor: float | None
     facets: dict[str, list[Series]]
 
 
@@ -43,9 +55,9 @@ def panels(summary: Summary) -> list[Panel]:
     x = _x_axis(summary)
     found = [] if x is None else [_against(summary, x)]
     deepest = {place: rows for place, rows in summary.cells().items() if _is_deepest(summary, place, x)}
-    for metric, (file, title, label, log) in CURVES.items():
+    for metric, (file, title, label, floor) in CURVES.items():
         if all(row.report and metric in row.report.metrics for rows in deepest.values() for row in rows):
-            found.append(_by_visit(summary, deepest, metric, Panel(file, title, "layer", label, log, {})))
+            found.append(_by_visit(summary, deepest, metric, Panel(file, title, "layer", label, floor, {})))
     return found
 
 
@@ -75,7 +87,7 @@ def _against(summary: Summary, x: str) -> Panel:
 
     facets = _facets(summary, summary.cells(), {x}, point)
     title = f"Held-out loss against {short_name(x)}"
-    return Panel("loss", title, short_name(x), "nats per token", False, facets)
+    return Panel("loss", title, short_name(x), "nats per token", None, facets)
 
 
 def _by_visit(summary: Summary, cells: dict[Place, list[Row]], metric: str, panel: Panel) -> Panel:
@@ -84,7 +96,7 @@ def _by_visit(summary: Summary, cells: dict[Place, list[Row]], metric: str, pane
         return [v for v, _ in known], [p for _, p in known]
 
     facets = _facets(summary, cells, set(), curve)
-    return Panel(panel.file, panel.title, panel.x, panel.y, panel.log, facets)
+    return Panel(panel.file, panel.title, panel.x, panel.y, panel.floor, facets)
 
 
 def _facets(
@@ -105,8 +117,17 @@ def _facets(
     return {facet: list(lines.values()) for facet, lines in found.items()}
 
 
-def ends(points: Sequence[Interval]) -> tuple[list[float], list[float]]:
-    """Lower and upper ends; the mean itself where there is no interval."""
-    low = [p.mean if p.low is None else p.low for p in points]
-    high = [p.mean if p.high is None else p.high for p in points]
-    return low, high
+def bands(points: Sequence[Interval], floor: float | None) -> tuple[list[float], list[float], list[float]]:
+    """Means, lower and upper ends as they are drawn; the mean itself where there is no interval.
+
+    On a logarithmic scale nothing goes below the floor, nor an interval below a tenth of its mean, which
+    would run off the picture.
+    """
+    means, low, high = [], [], []
+    for point in points:
+        mean = point.mean if floor is None else max(point.mean, floor)
+        least = -math.inf if floor is None else max(floor, mean / 10)
+        means.append(mean)
+        low.append(max(mean if point.low is None else point.low, least))
+        high.append(max(mean if point.high is None else point.high, least))
+    return means, low, high

@@ -77,7 +77,7 @@ def _run_all(ladder: LadderConfig, rungs: list[Rung], folder: Path, console: Con
         task = progress.add_task("rungs", total=len(rungs))
         for outcome in _outcomes(ladder, rungs, folder):
             outcomes[outcome.name] = outcome
-            progress.update(task, advance=1, description=outcome.name)
+            progress.update(task, advance=1, description=f"last: {outcome.name}")
             if outcome.error is not None:
                 progress.console.print(f"failed: {outcome.name}: {outcome.error}", style="red", markup=False)
     return outcomes
@@ -114,10 +114,9 @@ def _result(future: Future[Any], rung: Rung) -> Outcome:
 def _progress(console: Console) -> Progress:
     return Progress(
         MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("elapsed"),
+        BarColumn(20),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn("ETA"),
         TimeRemainingColumn(),
         TextColumn("{task.description}", markup=False),
         console=console,

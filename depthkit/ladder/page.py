@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from depthkit.ladder.axes import short_name
-from depthkit.ladder.figures import Panel, Series, ends, panels
+from depthkit.ladder.figures import Panel, Series, bands, panels
 from depthkit.ladder.summary import Summary, spread
 from depthkit.utilization.report.page import COLOURS, embed, render
 
@@ -33,9 +33,11 @@ def figure(panel: Panel) -> go.Figure:
     drawn = make_subplots(1, len(facets), shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.04)
     for column, (_, lines) in enumerate(facets, start=1):
         for index, line in enumerate(lines):
-            drawn.add_trace(_trace(line, COLOURS[index % len(COLOURS)], column == 1), row=1, col=column)
+            drawn.add_trace(
+                _trace(line, panel.floor, COLOURS[index % len(COLOURS)], column == 1), row=1, col=column
+            )
         drawn.update_xaxes(title=panel.x, row=1, col=column)
-    drawn.update_yaxes(type="log" if panel.log else "linear", exponentformat="power")
+    drawn.update_yaxes(type="linear" if panel.floor is None else "log", exponentformat="power")
     drawn.update_yaxes(title=panel.y, row=1, col=1)
     drawn.update_layout(
         title={"text": panel.title, "font": {"size": 16}},
@@ -47,8 +49,8 @@ def figure(panel: Panel) -> go.Figure:
     return drawn
 
 
-def _trace(line: Series, colour: str, in_legend: bool) -> go.Scatter:
-    mean, (low, high) = [p.mean for p in line.points], ends(line.points)
+def _trace(line: Series, floor: float | None, colour: str, in_legend: bool) -> go.Scatter:
+    mean, low, high = bands(line.points, floor)
     return go.Scatter(
         x=line.x,
         y=mean,

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from depthkit.ladder.figures import Panel, Series, ends, panels
+from depthkit.ladder.figures import Panel, Series, bands, panels
 from depthkit.ladder.summary import Summary
 from depthkit.utilization.report.plots import COLOURS, save_png
 
@@ -34,19 +34,17 @@ def draw(panel: Panel) -> Figure:
 def _draw_facet(axes: Axes, panel: Panel, label: str, lines: list[Series]) -> None:
     few = all(len(line.x) <= 6 for line in lines)
     for index, line in enumerate(lines):
-        mean, (low, high) = np.array([p.mean for p in line.points]), ends(line.points)
+        mean, low, high = (np.array(v) for v in bands(line.points, panel.floor))
         colour = COLOURS[index % 10]
         if few:
             error = np.abs(np.array([mean - low, high - mean]))
             axes.errorbar(line.x, mean, error, color=colour, marker="o", capsize=3, label=line.name)
             continue
         axes.plot(line.x, mean, color=colour, linewidth=1.4, label=line.name)
-        # On a log axis an interval that reaches below zero would run off the picture.
-        floor = np.maximum(low, mean / 10) if panel.log else low
-        axes.fill_between(line.x, floor, high, color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_title(label, fontsize=10)
     axes.set_xlabel(panel.x)
-    axes.set_yscale("log" if panel.log else "linear")
+    axes.set_yscale("linear" if panel.floor is None else "log")
     if few:
         axes.set_xticks(sorted({x for line in lines for x in line.x}))
     axes.grid(axis="y", alpha=0.25)

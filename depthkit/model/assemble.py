@@ -10,6 +10,7 @@ from depthkit.model.block import Block, Norms
 from depthkit.model.norms.base import Norm
 from depthkit.model.norms.none import NoNorm
 from depthkit.model.plan import Plan
+from depthkit.model.regulators.base import Regulator
 from depthkit.model.schedules import Schedules
 from depthkit.model.schema import ModelConfig, SegmentConfig
 
@@ -41,10 +42,16 @@ def _make_norms(config: ModelConfig, segment: SegmentConfig) -> Norms:
 def make_schedules(config: ModelConfig, stream_bank: nn.Module | None = None) -> Schedules:
     """All regulators with the segments they act in, the model's first, then those of single segments."""
     shared = frozenset(s.name for s in config.segments if s.regulators is None)
-    pairs = [(c.component(c, config.dim), shared) for c in config.regulators]
+    pairs = [(_make_regulator(c, config), shared) for c in config.regulators]
     own = [
-        (c.component(c, config.dim), frozenset({segment.name}))
+        (_make_regulator(c, config), frozenset({segment.name}))
         for segment in config.segments
         for c in segment.regulators or []
     ]
     return Schedules(pairs + own, everywhere=len(pairs), stream_bank=stream_bank)
+
+
+def _make_regulator(regulator: Any, config: ModelConfig) -> Regulator:
+    made = regulator.component(regulator, config.dim)
+    made.build(config)
+    return made

@@ -63,7 +63,8 @@ class Stepper:
             step: number of this step, from 1.
             telemetry: measures the first micro-batch with scored tokens.
         """
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         loss, objective, scored = self._accumulate(batches, step, telemetry)
         if telemetry is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -10,6 +10,9 @@ from depthkit.model.gains import Gains
 from depthkit.model.plan import Plan
 from depthkit.model.roles import Rule
 from depthkit.registry import Spec
+
+if TYPE_CHECKING:
+    from depthkit.model.schema import ModelConfig
 
 
 class Regulator(nn.Module):
@@ -40,6 +43,10 @@ class Regulator(nn.Module):
         super().__init__()
         self.config = config
         self.dim = dim
+
+    def build(self, model: ModelConfig) -> None:
+        """Make parameters whose shape depends on more than the width, and note what the gains need to know of
+        the model; called once, after construction and before any parameter is filled."""
 
     def gains(self, plan: Plan, step: Tensor | None, training: bool) -> Gains:
         """Gains at every site of `plan`, fp32; absent where the regulator does not act."""
