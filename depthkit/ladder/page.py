@@ -36,7 +36,7 @@ def figure(panel: Panel) -> go.Figure:
             drawn.add_trace(
                 _trace(line, panel.floor, COLOURS[index % len(COLOURS)], column == 1), row=1, col=column
             )
-        drawn.update_xaxes(title=panel.x, row=1, col=column)
+        drawn.update_xaxes(title=panel.x, tickvals=_ticks(lines), row=1, col=column)
     drawn.update_yaxes(type="linear" if panel.floor is None else "log", exponentformat="power")
     drawn.update_yaxes(title=panel.y, row=1, col=1)
     drawn.update_layout(
@@ -47,6 +47,12 @@ def figure(panel: Panel) -> go.Figure:
         legend={"orientation": "h", "y": 1.12, "yanchor": "bottom", "x": 1, "xanchor": "right"},
     )
     return drawn
+
+
+def _ticks(lines: list[Series]) -> list[float] | None:
+    """The measured values themselves, where they are few."""
+    measured = sorted({x for line in lines for x in line.x})
+    return measured if len(measured) <= 6 else None
 
 
 def _trace(line: Series, floor: float | None, colour: str, in_legend: bool) -> go.Scatter:

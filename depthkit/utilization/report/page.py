@@ -62,10 +62,10 @@ def figure(panel: Lines | Heat, reports: Sequence[Report]) -> go.Figure:
         panel = overlaid(panel)
     drawn = _lines(panel, reports) if isinstance(panel, Lines) else _heat(panel, reports[0])
     drawn.update_layout(
-        title={"text": panel.title, "font": {"size": 16}},
+        title={"text": panel.title, "font": {"size": 16}, "y": 0.98, "yanchor": "top"},
         template="plotly_white",
-        height=400,
-        margin={"l": 70, "r": 20, "t": 80, "b": 55},
+        height=420,
+        margin={"l": 70, "r": 20, "t": 95, "b": 55},
         legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0, "xanchor": "left"},
     )
     return drawn
