@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all check bench clean install
+.PHONY: demo test test-all check bench init-study depth-sweep docs clean install
 
 install: $(STAMP)
 
@@ -29,6 +29,15 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/telemetry.py
+
+init-study: $(STAMP)
+	$(BIN)/python -m depthkit init configs/studies/init_variance.yaml
+
+depth-sweep: $(STAMP)
+	$(BIN)/python benchmarks/depth_sweep.py docs/results/$$(date +%F)_depth_sweep.md
+
+docs: $(STAMP)
+	$(BIN)/python -m depthkit docs docs/regulators.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""`python -m depthkit`: what is there to choose from, and a schema for editors."""
+"""`python -m depthkit`: what there is to choose from, a schema for editors, studies of initialisation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from depthkit import cli
@@ -39,9 +40,30 @@ def main() -> int:
     listing.set_defaults(run=_list)
     schema = commands.add_parser("schema", help="JSON schema of config files, for editor completion")
     schema.set_defaults(run=_schema)
-    args = parser.parse_args()
-    args.run(args)
-    return 0
+    init = commands.add_parser("init", help="measure models before their first step")
+    init.add_argument(
+        "config", metavar="CONFIG", type=Path, help="such as configs/studies/init_variance.yaml"
+    )
+    init.add_argument("overrides", metavar="key=value", nargs="*", help="such as depths='[8]'")
+    init.add_argument(
+        "--out", metavar="DIR", dest="run_dir", type=Path, help="default: runs/CONFIG-<8 hex digits>"
+    )
+    init.add_argument("--page", metavar="FILE", type=Path, help="also write a Markdown page and its picture")
+    init.set_defaults(run=_init)
+    folding = commands.add_parser("fold", help="a run's model with its gains folded into the weights")
+    folding.add_argument("source", metavar="RUN", type=Path, help="a run or checkpoint folder")
+    folding.add_argument("out", metavar="OUT", type=Path, help="the folder to write")
+    folding.set_defaults(run=_fold)
+    docs = commands.add_parser("docs", help="write the page of all regulators, norms and streams")
+    docs.add_argument("page", metavar="FILE", type=Path, help="such as docs/regulators.md")
+    docs.set_defaults(run=_docs)
+    args, rest = parser.parse_known_args()
+    # argparse gives a list of positionals up at the first option, so later overrides come out here.
+    if rest and (args.command != "init" or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        args.overrides += rest
+    return args.run(args) or 0
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -81,6 +103,27 @@ def _schema(args: argparse.Namespace) -> None:
     from depthkit.config import json_schema
 
     print(json.dumps(json_schema(), indent=1))
+
+
+def _init(args: argparse.Namespace) -> int:
+    from depthkit import config
+
+    document = config.load(args.config, args.overrides)
+    if document.kind != "init_study":
+        raise ValueError(f"{args.config}: is a {document.kind}, for train.py; `init` wants kind: init_study")
+    return document.execute(args)
+
+
+def _fold(args: argparse.Namespace) -> None:
+    from depthkit.training.fold import fold_run
+
+    fold_run(args.source, args.out)
+
+
+def _docs(args: argparse.Namespace) -> None:
+    from depthkit.ladder.catalogue import write_catalogue
+
+    write_catalogue(args.page)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ from pydantic_core import core_schema
 
 from depthkit.registry import Registry, Spec, nearest, unknown
 
-DOCUMENTS = Registry("document", "depthkit.training.run", "depthkit.ladder.spec")
+DOCUMENTS = Registry(
+    "document", "depthkit.training.run", "depthkit.ladder.spec", "depthkit.ladder.init_study.spec"
+)
 """What a config file can be: `kind: run` (the default), `kind: ladder`, ..."""
 
 

@@ -78,6 +78,8 @@ def _run_all(ladder: LadderConfig, rungs: list[Rung], folder: Path, console: Con
         for outcome in _outcomes(ladder, rungs, folder):
             outcomes[outcome.name] = outcome
             progress.update(task, advance=1, description=f"last: {outcome.name}")
+            if not console.is_terminal:  # a log shows no bar
+                console.print(f"{len(outcomes)}/{len(rungs)} {outcome.name}", markup=False)
             if outcome.error is not None:
                 progress.console.print(f"failed: {outcome.name}: {outcome.error}", style="red", markup=False)
     return outcomes

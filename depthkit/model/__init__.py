@@ -1,6 +1,7 @@
 """Models as plans of visits: composition, gains, accounting."""
 
 from depthkit.model.accounting import Accounting, account
+from depthkit.model.fold import fold
 from depthkit.model.plan import Key, Plan, Visit
 from depthkit.model.roles import RoleInfo, Rule
 from depthkit.model.schema import BlockConfig, ModelConfig, SegmentConfig
@@ -19,5 +20,6 @@ __all__ = [
     "Transformer",
     "Visit",
     "account",
+    "fold",
     "unroll",
 ]

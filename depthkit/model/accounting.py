@@ -73,6 +73,9 @@ def account(config: ModelConfig, context: int) -> Accounting:
                 dense += part.executed_flops(dim, context) * segment.loops
             parts["norms"] += norms
             active, executed = active + norms, executed + norms * segment.loops
+    plan = config.plan()
+    flops += context * config.stream.flops(plan, dim)
+    dense += context * config.stream.executed_flops(plan, dim)
     schedules = _schedule_size(config)
     if schedules:
         parts["schedules"] = schedules
@@ -90,6 +93,8 @@ def _segment_norms(config: ModelConfig, segment: SegmentConfig) -> int:
 
 def _schedule_size(config: ModelConfig) -> int:
     plan = config.plan()
-    regulators = list(config.regulators) + [r for s in config.segments for r in s.regulators or []]
-    learned = sum(regulator.num_parameters(plan, config.dim) for regulator in regulators)
+    learned = sum(
+        regulator.num_parameters(plan.part(segments), config.dim)
+        for regulator, segments in config.acting_regulators()
+    )
     return learned + config.stream.num_parameters(plan, config.dim)

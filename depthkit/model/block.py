@@ -41,7 +41,7 @@ class Block(nn.Module):
         stream: how the residual is carried; shared by all blocks.
     """
 
-    def __init__(self, mixer: nn.Module, ffn: nn.Module, norms: tuple[Norms, Norms], stream: nn.Module):
+    def __init__(self, mixer: nn.Module, ffn: nn.Module, norms: tuple[Norms, ...], stream: nn.Module):
         super().__init__()
         self.mixer = Site(BRANCHES[0], mixer, norms[0])
         self.ffn = Site(BRANCHES[1], ffn, norms[1])
@@ -50,6 +50,12 @@ class Block(nn.Module):
     def prepare(self, ids: Tensor, documents: Tensor | None) -> tuple[Any, Any]:
         """Contexts of both branches for ids `[B, T]`; the same for every block of this kind."""
         return self.mixer.branch.prepare(ids, documents), self.ffn.branch.prepare(ids, documents)  # type: ignore[operator]
+
+    def look(self, ids: Tensor) -> None:
+        """Let the norms see the block before its visits, once a forward and outside what is compiled."""
+        for site in (self.mixer, self.ffn):
+            for norm in (site.before, site.after_branch, site.after_add):
+                norm.look(self.mixer.branch, ids)
 
     def forward(
         self,

@@ -46,16 +46,24 @@ class Gains:
         ]
 
     def within(self, mask: Tensor) -> Gains:
-        """The same gains at the visits where `mask` ([V], bool) holds, neutral elsewhere."""
-        inside = mask[:, None, None]
+        """Gains of all V visits: these, in order, where `mask` ([V], bool) holds, neutral elsewhere."""
         return replace(
             self,
             **{
-                name: torch.where(inside, gain, torch.ones_like(gain))
+                name: _spread(gain, mask)
                 for name in ("read", "write", "skip")
                 if (gain := getattr(self, name)) is not None
             },
         )
+
+    def inside_blocks(self) -> Gains:
+        """The same gains without those of the pseudo-sites."""
+        return replace(self, embed=None, final=None, logits=None)
+
+
+def _spread(gain: Tensor, mask: Tensor) -> Tensor:
+    everywhere = gain.new_ones(len(mask), *gain.shape[1:])
+    return everywhere.index_put((mask.to(gain.device),), gain)
 
 
 def _rows(gain: Tensor | None, depth: int) -> list[list[Tensor | None]]:
@@ -83,6 +91,11 @@ def per_site(values: Iterable[float], device: torch.device | None = None) -> Ten
     """One value a visit -> `[V, 2, 1]`, the same for both branches, fp32."""
     column = torch.tensor(list(values), dtype=torch.float32, device=device)
     return column[:, None, None].expand(-1, len(BRANCHES), 1)
+
+
+def per_branch(values: Iterable[tuple[float, float]], device: torch.device | None = None) -> Tensor:
+    """A pair (mixer, ffn) a visit -> `[V, 2, 1]`, fp32."""
+    return torch.tensor(list(values), dtype=torch.float32, device=device).view(-1, len(BRANCHES), 1)
 
 
 def scaled(gain: Tensor | None, x: Tensor) -> Tensor:

@@ -81,13 +81,14 @@ def initialise(
     """Fill every parameter and buffer of `model`.
 
     Modules fill their own constants (norm gains, learned schedules) in `reset_parameters`; matrices and
-    embeddings are drawn here by role, times the regulators' `Rule.init`.
+    embeddings are drawn here by role. All of it is multiplied by the regulators' `Rule.init`.
     """
     for module in model.modules():
         if module is not model and hasattr(module, "reset_parameters"):
             module.reset_parameters()  # type: ignore[operator]
     for info in infos:
         if info.role not in MATRICES | {"embed"}:
+            info.parameter.mul_(info.rule.init)
             continue
         std = embedding_std if info.role == "embed" else init.std(info.parameter.shape[-1])
         parameter = info.parameter

@@ -46,9 +46,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class Plan:
-    """The visits of a model in the order they are executed."""
+    """The visits of a model in the order they are executed.
+
+    A `part` of a plan has only some of the visits; depth indices and totals stay those of the whole.
+    """
 
     visits: tuple[Visit, ...]
+    whole: Plan | None = None
 
     @cached_property
     def depth(self) -> int:
@@ -75,16 +79,30 @@ class Plan:
     def indices(self, indexing: str) -> list[int]:
         """The 1-based depth index l of every visit.
 
-        `executed` counts visits, `stored` counts layers, and `nominal` is the depth at the loop count the
-        model was specified with; with a fixed loop count it equals `executed`.
+        `executed` counts visits, `stored` counts layers (of the looped model, where the plan is unrolled),
+        and `nominal` is the depth at the loop count the model was specified with; with a fixed loop count it
+        equals `executed`.
         """
         if indexing == "stored":
-            return [visit.layer + 1 for visit in self.visits]
+            order = (self.whole or self)._slots
+            return [1 + order[visit.key._replace(loop=0)] for visit in self.visits]
         return [visit.index + 1 for visit in self.visits]
 
     def total(self, indexing: str) -> int:
         """The depth L that goes with `indices`: visits, or stored layers."""
-        return self.num_layers if indexing == "stored" else self.depth
+        whole = self.whole or self
+        return len(whole._slots) if indexing == "stored" else whole.depth
+
+    @cached_property
+    def _slots(self) -> dict[Key, int]:
+        """Slots of all segments, numbered in order: what unrolling leaves as it is."""
+        names = dict.fromkeys(visit.key._replace(loop=0) for visit in self.visits)
+        return {name: number for number, name in enumerate(names)}
+
+    def part(self, segments: frozenset[str]) -> Plan:
+        """The visits of the named segments."""
+        inside = tuple(visit for visit in self.visits if visit.key.segment in segments)
+        return self if len(inside) == self.depth else Plan(inside, self.whole or self)
 
     def unrolled(self) -> Plan:
         """The same visits, each with a stored layer of its own. Keys stay as they are."""

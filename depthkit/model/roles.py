@@ -17,7 +17,10 @@ ROLES = MATRICES | {"norm", "bias", "embed", "schedule"}
 
 
 class Rule(NamedTuple):
-    """Multipliers a regulator puts on a parameter: initial std, learning rate, Adam epsilon, weight decay."""
+    """Multipliers a regulator puts on a parameter: initial value, learning rate, Adam epsilon, weight decay.
+
+    Where the initial value is drawn, `init` multiplies its standard deviation.
+    """
 
     init: float = 1.0
     lr: float = 1.0

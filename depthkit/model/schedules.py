@@ -26,8 +26,9 @@ class Schedules(nn.Module):
     """Runs once per forward, vectorised over depth, and returns the gains of every visit.
 
     Args:
-        regulators: `(regulator, segments)` pairs; a regulator acts at visits of the named segments only.
-        everywhere: how many of the first pairs also rule parameters outside the blocks (embedding, head).
+        regulators: `(regulator, segments)` pairs; a regulator acts at visits of the named segments only, and
+            is asked for the gains of those.
+        everywhere: how many of the first pairs also act outside the blocks (embedding, final norm, head).
         stream_bank: what the stream keeps for every visit, or None; see `SingleStream`.
     """
 
@@ -51,10 +52,12 @@ class Schedules(nn.Module):
         device: torch.device | None = None,
     ) -> Gains:
         """The product of all regulators' gains over `plan`, fp32, on `device`."""
-        return compose(
-            _on(self._inside(regulator, segments, plan, step, training), device)
+        parts = [
+            self._inside(regulator, segments, plan, step, training)
             for regulator, segments in zip(self.regulators, self.segments, strict=True)
-        )
+        ]
+        local = [part.inside_blocks() for part in parts[self.everywhere :]]
+        return compose(_on(part, device) for part in parts[: self.everywhere] + local)
 
     def banks(self, plan: Plan) -> list[Bank]:
         """What differs by visit and is no gain, for every visit of `plan`."""
@@ -71,7 +74,7 @@ class Schedules(nn.Module):
         regulator: nn.Module, segments: frozenset[str], plan: Plan, step: Tensor | None, training: bool
     ) -> Gains:
         assert isinstance(regulator, Regulator)
-        gains = regulator.gains(plan, step, training)
+        gains = regulator.gains(plan.part(segments), step, training)
         mask = [visit.key.segment in segments for visit in plan.visits]
         return gains if all(mask) else gains.within(torch.tensor(mask))
 
@@ -84,6 +87,15 @@ class Schedules(nn.Module):
             if segment in segments or (segment is None and position < self.everywhere):
                 rule = rule.times(regulator.rule(plan, layer, branch, role))
         return rule
+
+    def norm_start(self, plan: Plan, layer: int, branch: str) -> float:
+        """What the gain of the norm before a branch starts at: the product over regulators."""
+        start = 1.0
+        for regulator, segments in zip(self.regulators, self.segments, strict=True):
+            assert isinstance(regulator, Regulator)
+            if plan.layer_segments[layer] in segments:
+                start *= regulator.norm_start(plan, layer, branch)
+        return start
 
 
 def _on(gains: Gains, device: torch.device | None) -> Gains:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from depthkit.config import Component
 from depthkit.model import registries as axes
@@ -44,6 +44,11 @@ class SegmentConfig(Spec):
     regulators: Regulators | None = None
     """Regulators that act in this segment instead of the model's."""
 
+    @field_validator("regulators")
+    @classmethod
+    def _in_segment(cls, regulators: list[Any] | None) -> list[Any] | None:
+        return None if regulators is None else [regulator.in_segment() for regulator in regulators]
+
 
 class ModelConfig(Spec):
     """A transformer composed along its axes: embed, segments of blocks, norm, placement, regulators, head."""
@@ -62,8 +67,9 @@ class ModelConfig(Spec):
     """What comes out."""
     norm: Norm = Field("rms", validate_default=True)
     """Normaliser inside the blocks."""
-    final_norm: OuterNorm = True
-    """Norm before the head: true for the model's `norm`, false for none, or a norm of its own."""
+    final_norm: OuterNorm | None = None
+    """Norm before the head: true for the model's `norm`, false for none, or a norm of its own. Null is true,
+    except where the last segment has a regulator that is published without (deepnorm, deeploop)."""
     embed_norm: OuterNorm = False
     """Norm on the embedding's output: as `final_norm`. With `placement: sandwich` it makes Peri-LN."""
     placement: PlacementField = "pre"
@@ -125,6 +131,12 @@ class ModelConfig(Spec):
         own = None if segment is None else segment.regulators
         return list(self.regulators if own is None else own)
 
+    def acting_regulators(self) -> list[tuple[Any, frozenset[str]]]:
+        """Every regulator with the segments it acts in: the model's first, then those of single segments."""
+        shared = frozenset(segment.name for segment in self.segments if segment.regulators is None)
+        own = [(r, frozenset({segment.name})) for segment in self.segments for r in segment.regulators or []]
+        return [(regulator, shared) for regulator in self.regulators] + own
+
     def norm_gains(self, segment: SegmentConfig | None) -> bool:
         """Whether norms have their own per-channel gain in a segment, or (None) outside all segments."""
         return not any(r.component.owns_norm_gains for r in self.regulators_of(segment))
@@ -140,7 +152,9 @@ class ModelConfig(Spec):
     def outer_norm(self, name: str) -> Any:
         """The norm config of `final_norm` or `embed_norm`, or None."""
         setting = getattr(self, name)
-        return (self.norm if setting else None) if isinstance(setting, bool) else setting
+        if setting is None:
+            setting = all(r.component.keeps_final_norm for r in self.regulators_of(self.segments[-1]))
+        return (self.norm.outside() if setting else None) if isinstance(setting, bool) else setting
 
     def plan(self) -> Plan:
         """The visits this config describes."""
@@ -153,7 +167,9 @@ class ModelConfig(Spec):
         kinds = {regulator.kind for regulator in self.regulators}
         if {"lns", "scaled_init"} <= kinds:
             idle.append("model.regulators: scaled_init cancels much of what lns gains (arXiv:2502.05795)")
-        if self.outer_norm("final_norm") is not None and self.placement_of(self.segments[-1]).after_add:
+        last = self.placement_of(self.segments[-1])
+        only_after_add = last.after_add and not last.before_branch  # Huginn and Keel keep their final norm
+        if self.outer_norm("final_norm") is not None and only_after_add:
             idle.append(
                 "model.final_norm: the last block already normalises after the add; final_norm: false "
                 "makes it Post-LN as published"

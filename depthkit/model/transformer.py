@@ -55,9 +55,9 @@ class Transformer(nn.Module):
         self.stream = config.stream.component(config.stream, config.dim)
         self.embed = config.embed.component(config.embed, config.dim, config.vocab_size)
         outer_gain = config.norm_gains(None)
-        self.embed_norm = make_norm(config.outer_norm("embed_norm"), config.dim, outer_gain)
+        self.embed_norm = make_norm(config.outer_norm("embed_norm"), config.dim, outer_gain, "embed")
         self.layers = make_layers(config, self.plan, self.stream)
-        self.final_norm = make_norm(config.outer_norm("final_norm"), config.dim, outer_gain)
+        self.final_norm = make_norm(config.outer_norm("final_norm"), config.dim, outer_gain, "final")
         self.head = config.head.component(config.head, config.dim, config.vocab_size)
         self.schedules = make_schedules(config, self.stream.bank(self.plan))
         if not any(parameter.is_meta for parameter in self.parameters()):
@@ -73,9 +73,11 @@ class Transformer(nn.Module):
         """Every parameter once, with its layer, branch, role and the regulators' rule for it."""
         roles, rules = role_table(self), rule_table(self)
         for name, parameter in self.named_parameters():
-            layer, branch = _place(name)
+            layer, branch, part = _place(name)
             role = roles[name]
             rule = rules.get(name, Rule()).times(self.schedules.rule(self.plan, layer, branch, role))
+            if layer is not None and branch is not None and (part, role) == ("before", "norm"):
+                rule = rule.times(Rule(init=self.schedules.norm_start(self.plan, layer, branch)))
             yield RoleInfo(name, parameter, layer, branch, role, rule)
 
     def reset_parameters(self, seed: int = 0) -> None:
@@ -132,6 +134,8 @@ class Transformer(nn.Module):
         x, _ = self.embed_norm(scaled(gains.embed, self.embed(ids)))
         state = self.stream.open(x)
         kinds = {visit.block: visit.layer for visit in self.plan.visits}
+        for layer in range(len(self.layers)):
+            self._block(layer).look(ids)
         contexts = {kind: self._block(layer).prepare(ids, documents) for kind, layer in kinds.items()}
         aux: dict[str, Tensor] = {}
         per_visit = gains.per_visit(self.plan.depth)
@@ -160,9 +164,10 @@ class Transformer(nn.Module):
         return self.head.weights(self.embed.weight)
 
 
-def _place(name: str) -> tuple[int | None, str | None]:
+def _place(name: str) -> tuple[int | None, str | None, str | None]:
+    """Layer, branch, and which part of its site: `before`, `branch`, `after_branch` or `after_add`."""
     parts = name.split(".")
-    return (int(parts[1]), parts[2]) if parts[0] == "layers" else (None, None)
+    return (int(parts[1]), parts[2], parts[3]) if parts[0] == "layers" else (None, None, None)
 
 
 def unroll(model: Transformer) -> Transformer:

@@ -56,15 +56,19 @@ def test_none_is_the_identity():
     assert build("none")(x)[0] is x
 
 
+@pytest.mark.parametrize("role", ["mixer", "ffn", "after", "embed", "final"])
+@pytest.mark.parametrize("gain", [True, False])
 @pytest.mark.parametrize("kind", NORMS.names())
-def test_parameter_count_is_as_declared_and_reset_fills_everything(kind):
+def test_parameter_count_is_as_declared_and_reset_fills_everything(kind, gain, role):
     cls = NORMS.get(kind)
     with torch.device("meta"):
-        norm = cls(cls.Config(), 7)
-    assert sum(p.numel() for p in norm.parameters()) == cls.Config().num_parameters(7)
+        norm = cls(cls.Config(), 7, gain, role)
+    assert sum(p.numel() for p in norm.parameters()) == cls.Config().num_parameters(7, gain)
     norm = norm.to_empty(device="cpu")
-    for parameter in norm.parameters():
-        torch.nn.init.constant_(parameter, float("nan"))
-    if hasattr(norm, "reset_parameters"):
-        norm.reset_parameters()
-    assert all(torch.isfinite(p).all() for p in norm.parameters())
+    for tensor in (*norm.parameters(), *norm.buffers()):
+        tensor.detach().fill_(-77)
+    for module in norm.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    assert not any((tensor == -77).any() for tensor in (*norm.parameters(), *norm.buffers()))
+    assert torch.isfinite(norm(torch.randn(2, 7), role=role)[0]).all()

@@ -9,6 +9,7 @@ from depthkit.utilization.canaries import CanaryError, check
 from depthkit.utilization.capture import capturing, skipping, state_of
 from depthkit.utilization.replay import Engine, skip, sweep_cost
 from depthkit.utilization.subject import find_layers
+from tests.models import make_model
 from tests.utilization import models
 
 KINDS = {
@@ -227,3 +228,10 @@ def test_no_cache_is_asked_for():
             return super().forward(ids)
 
     assert evaluate(Cached([models.Mixing()]), models.tokens(), ["stream"]).depth == 1
+
+
+@pytest.mark.parametrize("stream", ["embedding_skip", "hyper", "mhc", "attention_residual"])
+def test_streams_that_carry_more_than_one_tensor_are_refused_with_the_reason(stream):
+    model = make_model(stream=stream)
+    with pytest.raises(ValueError, match=r"carries one residual stream .* was called with"):
+        evaluate(model, torch.zeros(1, 5, dtype=torch.long))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -29,7 +30,7 @@ class AttentionContext(NamedTuple):
 class GroupedQueryAttention(nn.Module):
     """Grouped-query attention with RoPE; MHA and MQA are its ends (num_kv_heads = num_heads, or 1)."""
 
-    equation = "o(softmax(rope(q) rope(k)^T / sqrt(head_dim) + mask) v)"
+    equation = "o(softmax(rope(q) rope(k)^T / head_dim^scale_power + mask) v)"
     source = "arXiv:2305.13245; RoPE arXiv:2104.09864; qk-norm arXiv:2010.04245"
 
     class Config(Spec):
@@ -47,6 +48,8 @@ class GroupedQueryAttention(nn.Module):
         """RMS-normalise queries and keys per head, with a learned gain, before RoPE."""
         qk_norm_eps: float = Field(1e-6, gt=0)
         """Epsilon of qk_norm."""
+        scale_power: float = 0.5
+        """Scores are divided by this power of head_dim; 1 is muP's and CompleteP's."""
         window: int | None = Field(None, ge=1)
         """Sliding window: a token sees fewer than this many tokens back, itself included."""
         causal: bool = True
@@ -133,13 +136,26 @@ class GroupedQueryAttention(nn.Module):
         mask = attention_mask(time, self.config.causal, self.config.window, documents, device)
         return AttentionContext(rotary_tables(time, self.head_dim, self.config.rope_base, device), mask)
 
+    @torch.no_grad()
+    def write_power(self) -> Tensor:
+        """||W_V W_O||_F^2, fp32 scalar, with the value heads repeated for the query heads that share them.
+
+        Repeating value heads and multiplying is summing the output matrices of the heads that share one; the
+        norm then is tr((W_V^T W_V)(W_O W_O^T)), two Gram matrices instead of a dim x dim product.
+        """
+        groups = (self.config.kv_heads, -1, self.head_dim)
+        with torch.autocast(self.o.weight.device.type, enabled=False):
+            value = self.v.weight.float()
+            output = self.o.weight.float().unflatten(1, groups).sum(2).flatten(1)
+            return ((value @ value.T) * (output.T @ output)).sum()
+
     def forward(self, h: Tensor, ctx: AttentionContext, bank: Any = None) -> tuple[Tensor, dict[str, Tensor]]:
         """`[B, T, D] -> ([B, T, D], {})`."""
         q, k, v = (self._heads(project(h)) for project in (self.q, self.k, self.v))
         if self.config.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, ctx.rotary), rotate(k, ctx.rotary)
-        y = self.attend(q, k, v, ctx.mask, self.config.causal, self.head_dim**-0.5)
+        y = self.attend(q, k, v, ctx.mask, self.config.causal, self.head_dim**-self.config.scale_power)
         return self.o(y.transpose(1, 2).flatten(2)), {}
 
     def _heads(self, x: Tensor) -> Tensor:

@@ -34,8 +34,8 @@ class LayerNorm(Norm):
             """Gain and shift."""
             return dim * (gain + self.bias)
 
-    def __init__(self, config: Any, dim: int, gain: bool = True):
-        super().__init__(config, dim, gain)
+    def __init__(self, config: Any, dim: int, gain: bool = True, role: str = "final"):
+        super().__init__(config, dim, gain, role)
         self.weight = nn.Parameter(torch.empty(dim)) if gain else None
         self.bias = nn.Parameter(torch.empty(dim)) if config.bias else None
         assign(self, **({"norm": "weight"} if gain else {}), **({"bias": "bias"} if config.bias else {}))

@@ -32,8 +32,8 @@ class RMSNorm(Norm):
             """The gain."""
             return dim * gain
 
-    def __init__(self, config: Any, dim: int, gain: bool = True):
-        super().__init__(config, dim, gain)
+    def __init__(self, config: Any, dim: int, gain: bool = True, role: str = "final"):
+        super().__init__(config, dim, gain, role)
         self.weight = nn.Parameter(torch.empty(dim)) if gain else None
         if gain:
             assign(self, norm="weight")

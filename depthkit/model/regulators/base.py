@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from depthkit.model.gains import Gains
+from depthkit.model.placement import PLACEMENTS
 from depthkit.model.plan import Plan
 from depthkit.model.roles import Rule
 from depthkit.registry import Spec
 
 if TYPE_CHECKING:
-    from depthkit.model.schema import ModelConfig
+    from typing_extensions import Self
+
+    from depthkit.model.schema import ModelConfig, SegmentConfig
 
 
 class Regulator(nn.Module):
@@ -25,6 +28,14 @@ class Regulator(nn.Module):
 
     equation: ClassVar[str] = ""
     source: ClassVar[str] = ""
+    neutral: ClassVar[dict[str, Any] | None] = None
+    """Settings at which the model equals one without the regulator bit for bit, or None if there are none."""
+    placements: ClassVar[tuple[str, ...]] = ()
+    """The norm placements the kind works under; empty means all."""
+    needs_norm: ClassVar[bool | None] = None
+    """True: `norm: none` is refused; False: every other norm is; None: either will do."""
+    keeps_final_norm: ClassVar[bool] = True
+    """Whether a model that ends in this regulator's blocks has a final norm where the config does not say."""
     owns_norm_gains: ClassVar[bool] = False
     """Whether norms have no per-channel gain of their own where the regulator acts."""
 
@@ -36,8 +47,29 @@ class Regulator(nn.Module):
         the nominal depth at the configured loop count."""
 
         def num_parameters(self, plan: Plan, dim: int) -> int:
-            """Learned parameters the regulator adds."""
+            """Learned parameters the regulator adds where it acts at the visits of `plan`."""
             return 0
+
+        def in_segment(self) -> Self:
+            """A copy of the settings as they hold for a regulator of one segment."""
+            return self.model_copy()
+
+        def segments(self, model: ModelConfig) -> list[SegmentConfig]:
+            """The segments in which the regulator acts; equal settings elsewhere are another regulator."""
+            return [s for s in model.segments if any(r is self for r in model.regulators_of(s))]
+
+        def acting(self, model: ModelConfig) -> Plan:
+            """The visits at which the regulator acts."""
+            return model.plan().part(frozenset(segment.name for segment in self.segments(model)))
+
+        def conflict(self, model: ModelConfig) -> str | None:
+            """Why the regulator cannot act in this model; None if it can. Kinds extend it."""
+            cls: type[Regulator] = self.component  # type: ignore[attr-defined]
+            for segment in self.segments(model):
+                reason = _placement_conflict(cls, model, segment) or _norm_conflict(cls, model, segment)
+                if reason:
+                    return f"{reason} (segment {segment.name!r})"
+            return None
 
     def __init__(self, config: Any, dim: int):
         super().__init__()
@@ -45,8 +77,7 @@ class Regulator(nn.Module):
         self.dim = dim
 
     def build(self, model: ModelConfig) -> None:
-        """Make parameters whose shape depends on more than the width, and note what the gains need to know of
-        the model; called once, after construction and before any parameter is filled."""
+        """Make the parameters whose shape depends on the model; called once, after construction."""
 
     def gains(self, plan: Plan, step: Tensor | None, training: bool) -> Gains:
         """Gains at every site of `plan`, fp32; absent where the regulator does not act."""
@@ -55,3 +86,21 @@ class Regulator(nn.Module):
     def rule(self, plan: Plan, layer: int | None, branch: str | None, role: str) -> Rule:
         """Multipliers for one parameter; `layer` counts stored layers from 0, None outside the blocks."""
         return Rule()
+
+    def norm_start(self, plan: Plan, layer: int, branch: str) -> float:
+        """What the gain of the norm before a branch of a stored layer starts at."""
+        return 1.0
+
+
+def _placement_conflict(cls: type[Regulator], model: ModelConfig, segment: SegmentConfig) -> str | None:
+    allowed = {name: PLACEMENTS[name] for name in cls.placements}
+    if not allowed or model.placement_of(segment) in allowed.values():
+        return None
+    return f"works under placement {' or '.join(allowed)} only; set placement: {next(iter(allowed))}"
+
+
+def _norm_conflict(cls: type[Regulator], model: ModelConfig, segment: SegmentConfig) -> str | None:
+    absent = model.norm_of(segment).kind == "none"
+    if cls.needs_norm is None or cls.needs_norm != absent:
+        return None
+    return "needs a norm, not norm: none" if absent else "works without a norm only; set norm: none"

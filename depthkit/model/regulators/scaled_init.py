@@ -16,6 +16,7 @@ class ScaledInit(Regulator):
 
     equation = "std(o, down) *= (2L)^(-exponent)"
     source = "GPT-2 (Radford et al. 2019); Megatron-LM, arXiv:1909.08053"
+    neutral = {"exponent": 0.0}
 
     class Config(Regulator.Config):
         """Settings of `scaled_init`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -28,12 +28,23 @@ class SingleStream(nn.Module):
     """
 
     equation = "x <- skip * x + write * y"
+    source = "arXiv:1512.03385"
+    sums: ClassVar[bool] = True
+    """Whether the second branch of a visit sees skip * (what the first saw) + write * y, and nothing else."""
 
     class Config(Spec):
         """Settings every stream has: none."""
 
         def num_parameters(self, plan: Plan, dim: int) -> int:
             """Parameters of the bank."""
+            return 0
+
+        def flops(self, plan: Plan, dim: int) -> int:
+            """Forward FLOPs of a token in the stream's matrix products, over all visits."""
+            return 0
+
+        def executed_flops(self, plan: Plan, dim: int) -> int:
+            """The same for what dense kernels compute."""
             return 0
 
     def __init__(self, config: Any, dim: int):

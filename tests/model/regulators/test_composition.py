@@ -1,0 +1,63 @@
+"""Every regulator with every norm, feed-forward and stream: it works, looped and unrolled alike, or is refused."""
+
+import pytest
+import torch
+
+from depthkit.model import Transformer, unroll
+from depthkit.model.registries import FFNS, NORMS, REGULATORS, STREAMS
+from tests.model.regulators import kit
+from tests.models import make_config, redraw
+
+MIXER = {"kind": "gqa", "num_heads": 2, "num_kv_heads": 1, "qk_norm": True}
+PARTNERS = [
+    *({"norm": name} for name in NORMS.names()),
+    *({"blocks": {"dense": {"mixer": MIXER, "ffn": name}}} for name in FFNS.names()),
+    *({"stream": name} for name in STREAMS.names()),
+]
+
+
+def refusal(case, partner):
+    """The config, or the reason why these do not go together."""
+    try:
+        return make_config(
+            **{"depth": 2, "loops": 2, "regulators": [case.regulator], **case.surroundings, **partner}
+        )
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("partner", PARTNERS, ids=str)
+@pytest.mark.parametrize("case", kit.defaults(), ids=str)
+def test_it_works_with_every_norm_ffn_and_stream_or_says_why_not(case, partner):
+    config = refusal(case, partner)
+    if isinstance(config, str):
+        assert any(part in config for part in ("does not work", f"regulators.{case.kind}: ", "stream: "))
+        return
+    model = redraw(Transformer(config)).eval()
+    hidden, loss = kit.run(model)
+    loss.backward()
+    assert torch.isfinite(hidden).all()
+    for name, parameter in model.schedules.regulators.named_parameters():
+        assert (parameter.grad != 0).any(), name
+    assert torch.equal(kit.run(unroll(model))[0], hidden)
+
+
+@pytest.mark.parametrize("first", REGULATORS.names())
+def test_any_two_regulators_multiply_or_are_refused(first):
+    case = kit.Case(first)
+    for second in REGULATORS.names():
+        together = refusal(case, {"regulators": [case.regulator, second]})
+        if isinstance(together, str):
+            assert f"regulators.{first}: " in together or f"regulators.{second}: " in together
+            continue
+        gains = {}
+        for kinds in ([first], [second], [first, second]):
+            model = kit.Case(first).model(depth=2, loops=2, regulators=kinds, norm=together.norm).eval()
+            gains[len(gains)] = model.schedules(model.plan)
+        for name in ("read", "write", "skip", "logits"):
+            parts = [g for number in (0, 1) if (g := getattr(gains[number], name)) is not None]
+            product = torch.ones(1)
+            for part in parts:
+                product = product * part
+            if parts:
+                torch.testing.assert_close(getattr(gains[2], name), product)
