@@ -57,7 +57,17 @@ def test_only_kernels_import_kernel_libraries():
         assert room(path) == "kernels" or not libraries & {"flash_attn", "megablocks", "grouped_gemm", "stk"}
 
 
-@pytest.mark.parametrize("path", [*SOURCES, ROOT / "train.py", ROOT / "eval.py"], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        *SOURCES,
+        ROOT / "train.py",
+        ROOT / "eval.py",
+        *sorted((ROOT / "tests").rglob("*.py")),
+        *(ROOT / "benchmarks").glob("*.py"),
+    ],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
 def test_no_file_is_over_350_lines(path):
     assert len(path.read_text().splitlines()) <= 350
 

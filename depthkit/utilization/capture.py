@@ -75,7 +75,8 @@ def place_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | str:
     for name in (*STATE_NAMES, *kwargs):
         if _is_state(kwargs.get(name)):
             return name
-    found = ", ".join(_shapes(value) for value in (*args, *kwargs.values()) if _shapes(value)) or "no tensor"
+    shapes = (_shapes(value) for value in (*args, *kwargs.values()))
+    found = next((shape for shape in shapes if shape), "no tensor")
     raise ValueError(
         "only a model that carries one residual stream [batch, time, width] can be replayed; "
         f"a layer of this one was called with {found}"
@@ -85,8 +86,8 @@ def place_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | str:
 def _shapes(value: Any) -> str:
     if isinstance(value, Tensor):
         return str(list(value.shape))
-    inner = [_shapes(item) for item in value] if type(value) is tuple else []
-    return f"({', '.join(shape for shape in inner if shape)})" if any(inner) else ""
+    inner = [shape for item in value if (shape := _shapes(item))] if isinstance(value, tuple) else []
+    return f"({', '.join(inner)})" if inner else ""
 
 
 def argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int | str) -> Tensor:
