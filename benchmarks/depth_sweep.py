@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import datetime
 import math
+import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -112,17 +115,26 @@ def _train(trainer: Trainer, data: Data) -> Result:
     return Result(losses[0], losses[-1], max(gradients))
 
 
-def measure(console: Console) -> dict[str, list[Result]]:
-    """Every method at every depth, with a line as each is done."""
+def measure(console: Console) -> tuple[dict[str, list[Result]], float]:
+    """Every method at every depth, one process a core, a line as each is done; and the CPU seconds."""
+    raw, found, total = base(), {}, 0.0
+    waiting = methods(raw)
+    # Forking a process that has used threads can hang.
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        done = pool.map(all_depths, repeat(raw), waiting.values())
+        for name, (results, seconds) in zip(waiting, done, strict=True):
+            found[name], total = results, total + seconds
+            console.print(f"{name}: {seconds:.0f} s of CPU time", style="dim")
+    return found, total
+
+
+def all_depths(raw: dict[str, Any], method: tuple[dict[str, Any], str]) -> tuple[list[Result], float]:
+    """One method at every depth, and the CPU seconds it took."""
     torch.set_num_threads(1)
-    raw = base()
+    (settings, reason), began = method, time.process_time()
     data = open_data(configs.parse(raw).data, 0)
-    found = {}
-    for name, (settings, reason) in methods(raw).items():
-        began = time.perf_counter()
-        found[name] = [Result(error=reason) if reason else sweep(raw, settings, d, data) for d in DEPTHS]
-        console.print(f"{name}: {time.perf_counter() - began:.0f} s", style="dim")
-    return found
+    results = [Result(error=reason) if reason else sweep(raw, settings, d, data) for d in DEPTHS]
+    return results, time.process_time() - began
 
 
 def page(found: dict[str, list[Result]], seconds: float, path: Path) -> str:
@@ -130,7 +142,7 @@ def page(found: dict[str, list[Result]], seconds: float, path: Path) -> str:
     failed = list(failures(found))
     lines = [
         "# Twenty steps at every depth\n",
-        f"Measured {datetime.date.today().isoformat()} with torch {version('torch')} on one CPU thread, "
+        f"Measured {datetime.date.today()} with torch {version('torch')}, one CPU thread a model, "
         f"{seconds:.0f} s of CPU time:\n",
         f"```\npython benchmarks/depth_sweep.py {path}\n```\n",
         SETTING,
@@ -154,9 +166,7 @@ def failures(found: dict[str, list[Result]]) -> Iterator[str]:
 def main() -> None:
     """Measure, print, and write the page that was asked for."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
-    began = time.process_time()
-    found = measure(console)
-    seconds = time.process_time() - began
+    found, seconds = measure(console)
     table = Table("kind", *(f"{depth} blocks" for depth in DEPTHS), box=None)
     for name, results in found.items():
         table.add_row(name, *(result.cell() for result in results))
