@@ -27,11 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 from depthkit import config as configs
-from depthkit.config import ConfigError
 from depthkit.data import open_data
 from depthkit.data.data import Data
 from depthkit.files import write_text
-from depthkit.ladder.hosts import AXES, host
+from depthkit.ladder.hosts import tried
 from depthkit.model import Transformer
 from depthkit.training import optim
 from depthkit.training.trainer import Trainer
@@ -78,19 +77,6 @@ def base() -> dict[str, Any]:
     return raw
 
 
-def methods(raw: dict[str, Any]) -> dict[str, tuple[dict[str, Any], str]]:
-    """Name -> settings, and why no model takes it if none does."""
-    found: dict[str, tuple[dict[str, Any], str]] = {"no regulator": ({}, "")}
-    for axis, about in AXES.items():
-        for kind in about.registry.names():
-            if kind != about.neutral:
-                try:
-                    found[about.label(kind)] = (host(axis, kind, raw).settings, "")
-                except ConfigError as error:
-                    found[about.label(kind)] = ({}, str(error))
-    return found
-
-
 def sweep(raw: dict[str, Any], settings: dict[str, Any], depth: int, data: Data) -> Result:
     """Train one model for `STEPS` steps; an error or a number that is not finite ends it."""
     for key, value in {**settings, "model.segments.core.repeat": depth}.items():
@@ -99,7 +85,7 @@ def sweep(raw: dict[str, Any], settings: dict[str, Any], depth: int, data: Data)
         run = configs.parse(raw).with_vocabulary(data.tokenizer.vocab_size)
         trainer = Trainer(run, Transformer(run.model, run.seed), data)
         return _train(trainer, data)
-    except Exception as error:  # one bad model must not hide the others
+    except (ValueError, RuntimeError) as error:  # one bad model must not hide the others
         return Result(error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
 
 
@@ -118,7 +104,7 @@ def _train(trainer: Trainer, data: Data) -> Result:
 def measure(console: Console) -> tuple[dict[str, list[Result]], float]:
     """Every method at every depth, one process a core, a line as each is done; and the CPU seconds."""
     raw, found, total = base(), {}, 0.0
-    waiting = methods(raw)
+    waiting = tried(raw)
     # Forking a process that has used threads can hang.
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         done = pool.map(all_depths, repeat(raw), waiting.values())

@@ -94,6 +94,20 @@ def host(axis: str, kind: str, run: dict[str, Any]) -> Host:
     return (quiet or found)[0]
 
 
+def tried(run: dict[str, Any]) -> dict[str, tuple[dict[str, Any], str]]:
+    """Every kind of every axis by label: the settings of its host, or why no model takes it."""
+    found: dict[str, tuple[dict[str, Any], str]] = {"no regulator": ({}, "")}
+    for axis, about in AXES.items():
+        for kind in about.registry.names():
+            if kind == about.neutral:
+                continue
+            try:
+                found[about.label(kind)] = (host(axis, kind, run).settings, "")
+            except ConfigError as error:
+                found[about.label(kind)] = ({}, str(error))
+    return found
+
+
 def _accepted(axis: Axis, kind: str, run: dict[str, Any]) -> Iterator[Host]:
     for around in SURROUNDINGS:
         own = axis.settings(kind)
