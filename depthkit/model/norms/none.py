@@ -16,6 +16,7 @@ class NoNorm(Norm):
     """The identity; also what stands at the sites a placement leaves empty."""
 
     equation = "y = x"
+    source = "the identity"
 
     def forward(
         self, x: Tensor, stats: Any = None, role: str = "final", gains: SiteGains | None = None
