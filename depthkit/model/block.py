@@ -45,6 +45,8 @@ class Block(nn.Module):
         super().__init__()
         self.mixer = Site(BRANCHES[0], mixer, norms[0])
         self.ffn = Site(BRANCHES[1], ffn, norms[1])
+        # Few norms look at weights; the others must not cost a call a layer and forward.
+        self.watchers = tuple(norm for triple in norms for norm in triple if type(norm).look is not Norm.look)
         self._stream = (stream,)  # a tuple keeps the shared stream from being registered in every block
 
     def prepare(self, ids: Tensor, documents: Tensor | None) -> tuple[Any, Any]:
@@ -53,9 +55,8 @@ class Block(nn.Module):
 
     def look(self, ids: Tensor) -> None:
         """Let the norms see the block before its visits, once a forward and outside what is compiled."""
-        for site in (self.mixer, self.ffn):
-            for norm in (site.before, site.after_branch, site.after_add):
-                norm.look(self.mixer.branch, ids)
+        for norm in self.watchers:
+            norm.look(self.mixer.branch, ids)
 
     def forward(
         self,

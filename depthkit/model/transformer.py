@@ -57,6 +57,7 @@ class Transformer(nn.Module):
         outer_gain = config.norm_gains(None)
         self.embed_norm = make_norm(config.outer_norm("embed_norm"), config.dim, outer_gain, "embed")
         self.layers = make_layers(config, self.plan, self.stream)
+        self._watching = [i for i in range(len(self.layers)) if self._block(i).watchers]
         self.final_norm = make_norm(config.outer_norm("final_norm"), config.dim, outer_gain, "final")
         self.head = config.head.component(config.head, config.dim, config.vocab_size)
         self.schedules = make_schedules(config, self.stream.bank(self.plan))
@@ -134,7 +135,7 @@ class Transformer(nn.Module):
         x, _ = self.embed_norm(scaled(gains.embed, self.embed(ids)))
         state = self.stream.open(x)
         kinds = {visit.block: visit.layer for visit in self.plan.visits}
-        for layer in range(len(self.layers)):
+        for layer in self._watching:
             self._block(layer).look(ids)
         contexts = {kind: self._block(layer).prepare(ids, documents) for kind, layer in kinds.items()}
         aux: dict[str, Tensor] = {}

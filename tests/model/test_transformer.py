@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from depthkit.model import Transformer, unroll
 from depthkit.model.placement import PLACEMENTS
+from depthkit.model.roles import MATRICES
 from tests.models import make_config, make_ids, make_model, redraw
 
 
@@ -151,6 +152,19 @@ def test_a_layer_starts_the_same_whatever_the_depth():
     for name, value in shallow.state_dict().items():
         assert torch.equal(value, deep.state_dict()[name]), name
     assert not torch.equal(make_model(seed=6).embed.weight, shallow.embed.weight)
+
+
+def test_every_matrix_is_drawn_on_its_own():
+    model = make_model(depth=3, dim=32)
+    by_shape = {}
+    for info in model.named_roles():
+        if info.role in MATRICES | {"embed"}:
+            by_shape.setdefault(info.parameter.shape, []).append(info.parameter.detach().flatten())
+    assert max(len(drawn) for drawn in by_shape.values()) >= 6
+    for drawn in by_shape.values():
+        if len(drawn) > 1:
+            correlations = torch.corrcoef(torch.stack(drawn)).fill_diagonal_(0)
+            assert correlations.abs().max() < 0.25
 
 
 def test_init_kinds_have_the_std_they_say():

@@ -7,22 +7,8 @@ import torch
 
 from depthkit.model import account
 from depthkit.training.optim import parameter_groups
+from tests.model.regulators.ropes import FORMS, STARTS, regulator, rope, rope_model
 from tests.models import make_config, make_ids, make_model, redraw
-
-STARTS = ("damp_amplify", "neutral", "lns", "equal_angle")
-FORMS = ("basis", "table", "fixed")
-
-
-def rope(**settings):
-    return {"kind": "layer_rope", **settings}
-
-
-def rope_model(depth=4, loops=1, more=(), **settings):
-    return make_model(depth=depth, loops=loops, regulators=[rope(**settings), *more])
-
-
-def regulator(model):
-    return model.schedules.regulators[0]
 
 
 def log_gains(start, total):
