@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+MEGABLOCKS := .venv-megablocks
 
-.PHONY: demo test test-all check bench init-study depth-sweep docs clean install
+.PHONY: demo test test-all test-megablocks check bench init-study depth-sweep gpu-check docs clean install
 
 install: $(STAMP)
 
@@ -22,6 +23,18 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -W error -n 2 -m 'not gpu and not bench'
 
+# MegaBlocks pins a torch of its own and is built without it, so it has an environment of its own (docs/megablocks.md).
+test-megablocks: $(MEGABLOCKS)/.installed
+	TRITON_INTERPRET=1 $(MEGABLOCKS)/bin/python -m pytest -W error tests/megablocks
+
+$(MEGABLOCKS)/.installed: tests/megablocks/constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(MEGABLOCKS)
+	$(MEGABLOCKS)/bin/python -m pip install --quiet --disable-pip-version-check -c $< \
+		torch triton numpy einops omegaconf pydantic pytest setuptools wheel
+	$(MEGABLOCKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+		megablocks==0.10.0 stanford-stk==0.7.1 -e .
+	touch $@
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,8 +49,11 @@ init-study: $(STAMP)
 depth-sweep: $(STAMP)
 	$(BIN)/python benchmarks/depth_sweep.py docs/results/$$(date +%F)_depth_sweep.md
 
+gpu-check:
+	$(PYTHON) benchmarks/gpu_check.py runs/gpu_check.md
+
 docs: $(STAMP)
 	$(BIN)/python -m depthkit docs docs/regulators.md
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MEGABLOCKS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,6 +20,13 @@ AXES = {
     "norms": "depthkit.model.registries:NORMS",
     "regulators": "depthkit.model.registries:REGULATORS",
     "streams": "depthkit.model.registries:STREAMS",
+    "loops": "depthkit.model.loops.registries:LOOPS",
+    "injections": "depthkit.model.loops.registries:INJECTS",
+    "initial_states": "depthkit.model.loops.registries:STATES",
+    "carries": "depthkit.model.loops.registries:CARRIES",
+    "loop_readouts": "depthkit.model.loops.registries:READOUTS",
+    "loop_curricula": "depthkit.training.looping:CURRICULA",
+    "activation_checkpointing": "depthkit.model.registries:CHECKPOINTING",
     "inits": "depthkit.model.registries:INITS",
     "corpora": "depthkit.data:CORPORA",
     "tokenizers": "depthkit.data:TOKENIZERS",
@@ -54,6 +61,8 @@ def main() -> int:
     folding.add_argument("source", metavar="RUN", type=Path, help="a run or checkpoint folder")
     folding.add_argument("out", metavar="OUT", type=Path, help="the folder to write")
     folding.set_defaults(run=_fold)
+    doctor = commands.add_parser("doctor", help="which kernels are active here, and why the others are not")
+    doctor.set_defaults(run=_doctor)
     docs = commands.add_parser("docs", help="write the page of all regulators, norms and streams")
     docs.add_argument("page", metavar="FILE", type=Path, help="such as docs/regulators.md")
     docs.set_defaults(run=_docs)
@@ -118,6 +127,14 @@ def _fold(args: argparse.Namespace) -> None:
     from depthkit.training.fold import fold_run
 
     fold_run(args.source, args.out)
+
+
+def _doctor(args: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from depthkit.kernels.doctor import show
+
+    show(Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 110))
 
 
 def _docs(args: argparse.Namespace) -> None:

@@ -12,6 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from depthkit.model.loops.recurrence import recurrence_parameters
+from depthkit.model.plan import Plan
 from depthkit.model.schema import ModelConfig, SegmentConfig
 
 
@@ -29,6 +31,8 @@ class Accounting:
     """Forward FLOPs that the model asks for, averaged over the tokens of a full window."""
     executed_flops_per_token: float
     """Forward FLOPs of dense kernels."""
+    truncated_flops_per_token: float = 0.0
+    """Forward FLOPs of loops that training runs without gradient, at the nominal loop count."""
 
     @property
     def stored(self) -> int:
@@ -37,8 +41,8 @@ class Accounting:
 
     @property
     def train_flops_per_token(self) -> float:
-        """Forward and backward."""
-        return 3 * self.flops_per_token
+        """Forward and backward; loops cut off from the backward pass cost their forward only."""
+        return 3 * self.flops_per_token - 2 * self.truncated_flops_per_token
 
 
 def account(config: ModelConfig, context: int) -> Accounting:
@@ -60,26 +64,49 @@ def account(config: ModelConfig, context: int) -> Accounting:
     if head == 0:
         active, executed = active + dim * vocab - dim, executed + dim * vocab - dim  # tied: read in full
     flops = dense = 2.0 * dim * vocab * context
+    truncated = 0.0
     for segment in config.segments:
+        loops = segment.num_loops
+        copies = 1 if segment.shared else segment.longest_loops
         norms = _segment_norms(config, segment)
+        recurring = recurrence_parameters(segment, dim) + _out_norm_size(config, segment)
+        if recurring:
+            parts[f"{segment.name}.recurrence"] += recurring
+            out_norm = _out_norm_size(config, segment)
+            used, always = (recurrence_parameters(segment, dim, count) for count in (loops, 0))
+            active += used + out_norm
+            executed += used + out_norm + always * (loops - 1)
+        once = context * segment.inject.flops(dim)
+        flops, dense = flops + once * loops, dense + once * loops
         for kind in segment.pattern * segment.repeat:
             block = config.blocks[kind]
             for branch in ("mixer", "ffn"):
                 part = getattr(block, branch)
-                parts[f"{kind}.{branch}"] += part.num_parameters(dim)
-                active += part.active_parameters(dim)
-                executed += part.active_parameters(dim) * segment.loops
-                flops += part.flops(dim, context) * segment.loops
-                dense += part.executed_flops(dim, context) * segment.loops
-            parts["norms"] += norms
-            active, executed = active + norms, executed + norms * segment.loops
+                parts[f"{kind}.{branch}"] += part.num_parameters(dim) * copies
+                active += part.active_parameters(dim) * min(copies, loops)
+                executed += part.active_parameters(dim) * loops
+                flops += part.flops(dim, context) * loops
+                once += part.flops(dim, context)
+                dense += part.executed_flops(dim, context) * loops
+            parts["norms"] += norms * copies
+            active, executed = active + norms * min(copies, loops), executed + norms * loops
+        truncated += once * (loops - min(segment.backprop or loops, loops))
     plan = config.plan()
     flops += context * config.stream.flops(plan, dim)
     dense += context * config.stream.executed_flops(plan, dim)
     schedules = _schedule_size(config)
     if schedules:
         parts["schedules"] = schedules
-    return Accounting(dict(parts), active + schedules, executed + schedules, flops / context, dense / context)
+    parts.update(_bank_sizes(config, config.longest_plan()))
+    visited = schedules + sum(_bank_sizes(config, plan).values())
+    return Accounting(
+        dict(parts),
+        active + visited,
+        executed + visited,
+        flops / context,
+        dense / context,
+        truncated / context,
+    )
 
 
 def _norm_size(norm: Any, dim: int, gain: bool) -> int:
@@ -91,8 +118,22 @@ def _segment_norms(config: ModelConfig, segment: SegmentConfig) -> int:
     return 2 * sum(config.placement_of(segment)) * size
 
 
+def _out_norm_size(config: ModelConfig, segment: SegmentConfig) -> int:
+    return _norm_size(config.out_norm_of(segment), config.dim, config.norm_gains(segment))
+
+
+def _bank_sizes(config: ModelConfig, plan: Plan) -> dict[str, int]:
+    """What branches keep for every visit of `plan`."""
+    sizes = {}
+    for kind in dict.fromkeys(visit.block for visit in plan.visits):
+        part = config.blocks[kind].ffn
+        if hasattr(part, "bank_parameters"):
+            sizes[f"{kind}.routers"] = part.bank_parameters(plan.of_block(kind).depth, config.dim)
+    return {name: size for name, size in sizes.items() if size}
+
+
 def _schedule_size(config: ModelConfig) -> int:
-    plan = config.plan()
+    plan = config.longest_plan()
     learned = sum(
         regulator.num_parameters(plan.part(segments), config.dim)
         for regulator, segments in config.acting_regulators()

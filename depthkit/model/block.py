@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -36,7 +37,8 @@ class Block(nn.Module):
     """`forward(state, gains, ctx, bank) -> (state, aux)`; owns only what all its visits share.
 
     Args:
-        mixer, ffn: branches with `forward(h, ctx, bank) -> (y, aux)` and `prepare(ids, documents) -> ctx`.
+        mixer, ffn: branches with `forward(h, ctx, bank) -> (y, aux)`; a mixer has `prepare(ids, documents,
+            start) -> ctx`, a feed-forward `prepare(ids, counted) -> ctx`.
         norms: the norm sites of mixer and ffn.
         stream: how the residual is carried; shared by all blocks.
     """
@@ -49,9 +51,17 @@ class Block(nn.Module):
         self.watchers = tuple(norm for triple in norms for norm in triple if type(norm).look is not Norm.look)
         self._stream = (stream,)  # a tuple keeps the shared stream from being registered in every block
 
-    def prepare(self, ids: Tensor, documents: Tensor | None) -> tuple[Any, Any]:
-        """Contexts of both branches for ids `[B, T]`; the same for every block of this kind."""
-        return self.mixer.branch.prepare(ids, documents), self.ffn.branch.prepare(ids, documents)  # type: ignore[operator]
+    def prepare(self, inputs: Any, start: int = 0) -> tuple[Any, Any]:
+        """Contexts of both branches for `Inputs` at positions from `start`; one for all blocks of a kind."""
+        mixer, ffn = self.mixer.branch, self.ffn.branch
+        return (
+            mixer.prepare(inputs.ids, inputs.documents, start=start),  # type: ignore[operator]
+            ffn.prepare(inputs.ids, inputs.counted),  # type: ignore[operator]
+        )
+
+    def with_cache(self, ctx: tuple[Any, Any], cache: Any, key: Any) -> tuple[Any, Any]:
+        """Contexts of one visit, whose mixer reads and extends the cache's slot of `key`."""
+        return self.mixer.branch.with_cache(ctx[0], cache.slot(key)), ctx[1]  # type: ignore[operator]
 
     def look(self, ids: Tensor) -> None:
         """Let the norms see the block before its visits, once a forward and outside what is compiled."""
@@ -66,16 +76,33 @@ class Block(nn.Module):
         bank: Bank = NO_BANK,
     ) -> tuple[Any, Aux]:
         """One visit: both branches read from and write to the stream."""
-        stream = self._stream[0]
         stats: Any = None
         aux: Aux = {}
-        for index, site in enumerate((self.mixer, self.ffn)):
-            gain = gains[index]
-            x, link = stream.read(state, index, bank.stream[index])  # type: ignore[operator]
-            h, stats = site.before(x, stats, site.role, gain)
-            y, extra = site.branch(scaled(gain.read, h), ctx[index], bank.branch[index])
-            y, _ = site.after_branch(y, None, "after", gain)
-            state = stream.write(state, y, index, link, gain, bank.stream[index])  # type: ignore[operator]
-            state = stream.map(state, lambda carried, norm=site.after_add: norm(carried, None, "after")[0])  # type: ignore[operator]
+        for index in range(len(BRANCHES)):
+            state, stats, extra = self._branch(index, state, stats, gains[index], ctx[index], bank)
             aux.update(extra)
         return state, aux
+
+    def without(
+        self, branches: Collection[str], state: Any, gains: Any, ctx: Any, bank: Bank = NO_BANK
+    ) -> tuple[Any, Aux]:
+        """One visit in which the named branches are left out: the state passes them unchanged."""
+        stats: Any = None
+        aux: Aux = {}
+        for index, role in enumerate(BRANCHES):
+            if role not in branches:
+                state, stats, extra = self._branch(index, state, stats, gains[index], ctx[index], bank)
+                aux.update(extra)
+        return state, aux
+
+    def _branch(
+        self, index: int, state: Any, stats: Any, gain: SiteGains, ctx: Any, bank: Bank
+    ) -> tuple[Any, Any, Aux]:
+        site, stream = (self.mixer, self.ffn)[index], self._stream[0]
+        x, link = stream.read(state, index, bank.stream[index])  # type: ignore[operator]
+        h, stats = site.before(x, stats, site.role, gain)
+        y, aux = site.branch(scaled(gain.read, h), ctx, bank.branch[index])
+        y, _ = site.after_branch(y, None, "after", gain)
+        state = stream.write(state, y, index, link, gain, bank.stream[index])  # type: ignore[operator]
+        state = stream.map(state, lambda carried: site.after_add(carried, None, "after")[0])  # type: ignore[operator]
+        return state, stats, aux

@@ -118,7 +118,8 @@ def _head_differs(gains: Gains, final_norm: Any) -> bool:
 
 
 def _written_out(segment: SegmentConfig, torn: bool) -> SegmentConfig:
-    loops = {"repeat": segment.repeat * segment.loops, "loops": 1} if torn else {}
+    """With layers of their own for every loop where gains tear the loops apart; keys stay as they are."""
+    loops = {"loops": segment.num_loops, "shared": False} if torn else {}
     return segment.model_copy(update={"regulators": None, **loops})
 
 
@@ -148,6 +149,8 @@ def _first_gains(folded: Transformer, per_visit: list[Pair]) -> dict[int, Pair]:
 
 def _fold_site(site: Site, gains: SiteGains) -> None:
     if gains.read is not None and not _into_norm(site.before, gains.read):
+        if getattr(getattr(site.branch, "config", None), "router", None) == "per_loop":
+            raise ValueError("cannot fold read gains into routers of single visits where no norm takes them")
         for matrix in _matrices(site.branch, INPUTS):
             matrix.mul_(gains.read)  # columns: the last dimension is what is read
     if gains.write is not None and not _into_norm(site.after_branch, gains.write):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-INDEXINGS = ("executed", "stored", "nominal")
+INDEXINGS = ("auto", "executed", "stored", "nominal")
 
 
 class Key(NamedTuple):
@@ -37,11 +37,15 @@ class Visit:
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of blocks executed `loops` times: `blocks` names the kind in each slot of one loop."""
+    """A run of blocks executed `loops` times: `blocks` names the kind in each slot of one loop.
+
+    `copies` is how many times its layers are stored: once, or once for every loop there can be.
+    """
 
     name: str
     blocks: tuple[str, ...]
     loops: int = 1
+    copies: int = 1
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,14 @@ class Plan:
     """The visits of a model in the order they are executed.
 
     A `part` of a plan has only some of the visits; depth indices and totals stay those of the whole.
+    `nominal` is the plan at the loop counts the model is specified with, where these are others; `sampled`
+    says whether loop counts change from batch to batch.
     """
 
     visits: tuple[Visit, ...]
     whole: Plan | None = None
+    nominal: Plan | None = None
+    sampled: bool = False
 
     @cached_property
     def depth(self) -> int:
@@ -79,19 +87,44 @@ class Plan:
     def indices(self, indexing: str) -> list[int]:
         """The 1-based depth index l of every visit.
 
-        `executed` counts visits, `stored` counts layers (of the looped model, where the plan is unrolled),
-        and `nominal` is the depth at the loop count the model was specified with; with a fixed loop count it
-        equals `executed`.
+        `executed` counts visits. `stored` counts the layers of one loop. `nominal` is the depth at the loop
+        counts the model is specified with, so that what follows a loop stays where it is; a loop beyond them
+        has the index of the last one. `auto` is nominal where loop counts are sampled, else executed.
         """
         if indexing == "stored":
             order = (self.whole or self)._slots
             return [1 + order[visit.key._replace(loop=0)] for visit in self.visits]
+        if self.nominal is not None and self._is_nominal(indexing):
+            return [1 + self.nominal.clamped(visit.key).index for visit in self.visits]
         return [visit.index + 1 for visit in self.visits]
 
     def total(self, indexing: str) -> int:
         """The depth L that goes with `indices`: visits, or stored layers."""
         whole = self.whole or self
-        return len(whole._slots) if indexing == "stored" else whole.depth
+        if indexing == "stored":
+            return len(whole._slots)
+        return self.nominal.depth if self.nominal and self._is_nominal(indexing) else whole.depth
+
+    def _is_nominal(self, indexing: str) -> bool:
+        return indexing == "nominal" or (indexing == "auto" and self.sampled)
+
+    def clamped(self, key: Key) -> Visit:
+        """The visit with this key; of a loop past the last, the same slot of the last loop."""
+        return self._by_key[key._replace(loop=min(key.loop, self.loops[key.segment] - 1))]
+
+    @cached_property
+    def loops(self) -> dict[str, int]:
+        """Loop count by segment."""
+        return {visit.key.segment: visit.key.loop + 1 for visit in self.visits}
+
+    @cached_property
+    def slots(self) -> dict[str, int]:
+        """Visits in one loop, by segment."""
+        return {visit.key.segment: visit.key.slot + 1 for visit in self.visits}
+
+    @cached_property
+    def _by_key(self) -> dict[Key, Visit]:
+        return {visit.key: visit for visit in self.visits}
 
     @cached_property
     def _slots(self) -> dict[Key, int]:
@@ -102,11 +135,16 @@ class Plan:
     def part(self, segments: frozenset[str]) -> Plan:
         """The visits of the named segments."""
         inside = tuple(visit for visit in self.visits if visit.key.segment in segments)
-        return self if len(inside) == self.depth else Plan(inside, self.whole or self)
+        return self if len(inside) == self.depth else replace(self, visits=inside, whole=self.whole or self)
+
+    def of_block(self, block: str) -> Plan:
+        """The visits of one kind of block."""
+        inside = tuple(visit for visit in self.visits if visit.block == block)
+        return replace(self, visits=inside, whole=self.whole or self)
 
     def unrolled(self) -> Plan:
         """The same visits, each with a stored layer of its own. Keys stay as they are."""
-        return Plan(tuple(replace(visit, layer=visit.index) for visit in self.visits))
+        return replace(self, visits=tuple(replace(visit, layer=visit.index) for visit in self.visits))
 
 
 def make_plan(segments: list[Segment]) -> Plan:
@@ -114,8 +152,10 @@ def make_plan(segments: list[Segment]) -> Plan:
     visits: list[Visit] = []
     first = 0
     for segment in segments:
+        size = len(segment.blocks)
         for loop in range(segment.loops):
+            start = first + size * (loop % segment.copies)
             for slot, block in enumerate(segment.blocks):
-                visits.append(Visit(len(visits), Key(segment.name, loop, slot), first + slot, block))
-        first += len(segment.blocks)
+                visits.append(Visit(len(visits), Key(segment.name, loop, slot), start + slot, block))
+        first += size * segment.copies
     return Plan(tuple(visits))

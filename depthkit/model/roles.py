@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-MATRICES = frozenset({"q", "k", "v", "o", "gate", "up", "down", "router", "head"})
+MATRICES = frozenset({"q", "k", "v", "o", "gate", "up", "down", "router", "adapter", "head"})
 """Roles that are initialised with the configured init and take weight decay; `embed` has a std of its own."""
 
 OUTPUTS = frozenset({"o", "down"})

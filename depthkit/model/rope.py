@@ -15,10 +15,11 @@ class Rotary(NamedTuple):
     sin: Tensor
 
 
-def rotary_tables(time: int, head_dim: int, base: float, device: torch.device) -> Rotary:
-    """Tables for positions 0..time-1; channels i and i + C/2 turn by position * base^(-2i / C)."""
+def rotary_tables(time: int, head_dim: int, base: float, device: torch.device, start: int = 0) -> Rotary:
+    """Tables of `time` positions from `start`; channels i and i + C/2 turn by position * base^(-2i / C)."""
     frequency = base ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
-    angle = torch.arange(time, device=device, dtype=torch.float32)[:, None] * frequency
+    position = torch.arange(start, start + time, device=device, dtype=torch.float32)
+    angle = position[:, None] * frequency
     cos, sin = angle.cos(), angle.sin()
     return Rotary(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from depthkit.model.gains import Gains, compose
-from depthkit.model.plan import Plan
+from depthkit.model.gains import BRANCHES, Gains, compose
+from depthkit.model.ffns.router import RouterBank
+from depthkit.model.plan import Key, Plan
 from depthkit.model.regulators.base import Regulator
 from depthkit.model.roles import Rule
+
+SEPARATOR = "/"
+"""Between block and branch in the name of a bank; a module's name may not hold a dot."""
 
 
 class Bank(NamedTuple):
@@ -30,6 +34,7 @@ class Schedules(nn.Module):
             is asked for the gains of those.
         everywhere: how many of the first pairs also act outside the blocks (embedding, final norm, head).
         stream_bank: what the stream keeps for every visit, or None; see `SingleStream`.
+        branch_banks: what branches keep for every visit, by `block.branch`; see `depthkit.model.ffns.moe`.
     """
 
     def __init__(
@@ -37,9 +42,13 @@ class Schedules(nn.Module):
         regulators: Sequence[tuple[Regulator, frozenset[str]]],
         everywhere: int,
         stream_bank: nn.Module | None = None,
+        branch_banks: Mapping[tuple[str, str], nn.Module] | None = None,
     ):
         super().__init__()
         self.stream_bank = stream_bank
+        self.branch_banks = nn.ModuleDict(
+            {SEPARATOR.join(place): bank for place, bank in (branch_banks or {}).items()}
+        )
         self.regulators = nn.ModuleList(regulator for regulator, _ in regulators)
         self.segments = [segments for _, segments in regulators]
         self.everywhere = everywhere
@@ -61,9 +70,21 @@ class Schedules(nn.Module):
 
     def banks(self, plan: Plan) -> list[Bank]:
         """What differs by visit and is no gain, for every visit of `plan`."""
-        if self.stream_bank is None:
-            return [Bank()] * plan.depth
-        return [Bank(stream=maps) for maps in self.stream_bank(plan)]
+        streams = [(None, None)] * plan.depth if self.stream_bank is None else self.stream_bank(plan)
+        branches: list[dict[str, Any]] = [{} for _ in plan.visits]
+        for place, bank in self.branch_banks.items():
+            block, branch = place.split(SEPARATOR)
+            rows = [visit.index for visit in plan.visits if visit.block == block]
+            for row, entry in zip(rows, bank(plan.of_block(block)), strict=True):
+                branches[row][branch] = entry
+        pairs = [(entries.get(BRANCHES[0]), entries.get(BRANCHES[1])) for entries in branches]
+        return [Bank(stream, pair) for stream, pair in zip(streams, pairs, strict=True)]
+
+    def after_step(self, loads: Mapping[Key, Tensor]) -> None:
+        """Pass the expert loads `[E]` of one optimiser step, by visit, on to the banks that balance by them."""
+        for bank in self.branch_banks.values():
+            assert isinstance(bank, RouterBank)
+            bank.after_step(loads)
 
     def readout(self) -> Any:
         """What the stream needs to `close`, or None."""

@@ -5,23 +5,34 @@ Shapes: B batch, T time, D width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from depthkit.model.assemble import make_layers, make_norm, make_schedules
-from depthkit.model.block import Block
+from depthkit.model.assemble import make_layers, make_norm, make_recurrences, make_schedules
+from depthkit.model.block import Aux, Block
+from depthkit.model.checkpointing import NoCheckpointing
 from depthkit.model.compile import compile_blocks
 from depthkit.model.cross_entropy import IGNORE
 from depthkit.model.gains import Gains, scaled
 from depthkit.model.init import initialise
-from depthkit.model.plan import Plan, Visit
+from depthkit.model.loops.states import Noise
+from depthkit.model.plan import Key, Plan, Visit
 from depthkit.model.roles import RoleInfo, Rule, role_table, rule_table
+from depthkit.model.rows import warn_of_untrained
 from depthkit.model.schema import ModelConfig
+from depthkit.model.walk import Carried, Inputs, Observe, Walk
 
-Observe = Callable[[Visit, Tensor, Tensor], None]
+if TYPE_CHECKING:
+    from depthkit.model.cache import Cache
+
+Loops = int | Mapping[str, int] | None
+"""Loop count of every looped segment, or by segment; None is the nominal one."""
+
+LOSS = "loss/"
+"""Prefix of what is added to the objective in a visit's `aux`."""
 
 
 class Output(NamedTuple):
@@ -29,10 +40,12 @@ class Output(NamedTuple):
 
     hidden: Tensor
     """`[B, T, D]` after the final norm."""
-    aux: dict[str, Tensor]
-    """Auxiliary scalars by name, summed over visits."""
+    aux: list[Aux]
+    """What the branches of every visit had to say: losses, expert loads."""
+    visits: tuple[Visit, ...]
+    """The visits that were made."""
     loss: Tensor | None = None
-    """Mean over scored tokens of cross-entropy and z-loss; the scalar to differentiate."""
+    """Mean over scored tokens of cross-entropy and z-loss, plus auxiliary losses; what to differentiate."""
     cross_entropy: Tensor | None = None
     """Mean nats a scored token, without gradient."""
     num_scored: Tensor | None = None
@@ -56,11 +69,16 @@ class Transformer(nn.Module):
         self.embed = config.embed.component(config.embed, config.dim, config.vocab_size)
         outer_gain = config.norm_gains(None)
         self.embed_norm = make_norm(config.outer_norm("embed_norm"), config.dim, outer_gain, "embed")
-        self.layers = make_layers(config, self.plan, self.stream)
-        self._watching = [i for i in range(len(self.layers)) if self._block(i).watchers]
+        self._plans: dict[Any, Plan] = {}
+        self._unrolled = plan is not None
+        self._stored = self.plan if self._unrolled else config.longest_plan()
+        self.layers = make_layers(config, self._stored, self.stream)
+        self.watching = [i for i in range(len(self.layers)) if self.block(i).watchers]
         self.final_norm = make_norm(config.outer_norm("final_norm"), config.dim, outer_gain, "final")
         self.head = config.head.component(config.head, config.dim, config.vocab_size)
-        self.schedules = make_schedules(config, self.stream.bank(self.plan))
+        self.recurrences = make_recurrences(config, self.stream, self.final_norm)
+        self.schedules = make_schedules(config, self.stream)
+        self.checkpointing: Any = NoCheckpointing(None)
         if not any(parameter.is_meta for parameter in self.parameters()):
             self.reset_parameters(seed)
 
@@ -76,9 +94,9 @@ class Transformer(nn.Module):
         for name, parameter in self.named_parameters():
             layer, branch, part = _place(name)
             role = roles[name]
-            rule = rules.get(name, Rule()).times(self.schedules.rule(self.plan, layer, branch, role))
+            rule = rules.get(name, Rule()).times(self.schedules.rule(self._stored, layer, branch, role))
             if layer is not None and branch is not None and (part, role) == ("before", "norm"):
-                rule = rule.times(Rule(init=self.schedules.norm_start(self.plan, layer, branch)))
+                rule = rule.times(Rule(init=self.schedules.norm_start(self._stored, layer, branch)))
             yield RoleInfo(name, parameter, layer, branch, role, rule)
 
     def reset_parameters(self, seed: int = 0) -> None:
@@ -97,6 +115,9 @@ class Transformer(nn.Module):
         documents: Tensor | None = None,
         step: Tensor | None = None,
         observe: Observe | None = None,
+        loops: Loops = None,
+        noise: Noise = Noise(),
+        cache: Cache | None = None,
     ) -> Output:
         """Run the model.
 
@@ -107,62 +128,92 @@ class Transformer(nn.Module):
             step: the optimiser step, for schedules that change over training.
             observe: called as `observe(visit, before, after)` with the residual stream `[B, T, D]`
                 around every visit, graph attached.
+            loops: loop count of every looped segment, or by segment; None is the nominal count.
+            noise: where random initial states of looped segments come from.
+            cache: keys and values of earlier positions; it is extended by these.
+
+        Raises:
+            ValueError: a loop count the model cannot run.
         """
-        gains = self.schedules(self.plan, step, self.training, ids.device)
-        state, aux = self._visit_all(ids, documents, gains, observe)
-        hidden = self._normalise(self.stream.close(state, self.schedules.readout()), gains)
+        plan = self.plan if loops is None else self.plan_at(loops)
+        counted = None if targets is None else targets != IGNORE
+        walk = Walk(self, plan, Inputs(ids, documents, counted, noise, cache), step)
+        carried, aux = walk.through(self.open(ids, walk.gains), observe)
+        hidden = self._normalise(walk.close(carried.state), walk.gains)
         if targets is None:
-            return Output(hidden, aux)
+            return Output(hidden, aux, plan.visits)
         total = self.head.loss(hidden, self._matrix(), targets)
         scored = (targets != IGNORE).sum()
         count = scored.clamp(min=1)
-        return Output(hidden, aux, total.objective / count, total.nats / count, scored)
+        differentiated = [walk.differentiated(visit) for visit in plan.visits]
+        loss = total.objective / count + auxiliary_loss(aux, differentiated)
+        return Output(hidden, aux, plan.visits, loss, total.nats / count, scored)
 
-    def token_losses(self, ids: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
+    def plan_at(self, loops: Loops) -> Plan:
+        """The plan at other loop counts than the nominal ones, kept for the next time.
+
+        Warns, once a segment, where something learned by loop has fewer loops, so that its last one serves.
+
+        Raises:
+            ValueError: an unknown segment, or a count it cannot run.
+        """
+        name = frozenset(loops.items()) if isinstance(loops, Mapping) else loops
+        if name not in self._plans:
+            if self._unrolled:
+                raise ValueError("loops: an unrolled model has a layer for every visit, and no other count")
+            self._plans[name] = self.config.plan(loops)
+            warn_of_untrained(self.modules(), self._plans[name])
+        return self._plans[name]
+
+    def open(self, ids: Tensor, gains: Gains) -> Carried:
+        """What the first visit is given."""
+        x, _ = self.embed_norm(scaled(gains.embed, self.embed(ids)))
+        return Carried(self.stream.open(x))
+
+    def after_step(self, loads: Mapping[Key, Tensor]) -> None:
+        """Let banks that balance experts without a loss see the expert loads `[E]` of one optimiser step."""
+        self.schedules.after_step(loads)
+
+    def token_losses(
+        self, ids: Tensor, targets: Tensor, documents: Tensor | None = None, loops: Loops = None
+    ) -> Tensor:
         """Nats of every token `[B, T]`, fp32, 0 where the target is -100; no gradient."""
         with torch.no_grad():
-            hidden = self(ids, documents=documents).hidden
+            hidden = self(ids, documents=documents, loops=loops).hidden
             return self.head.token_losses(hidden, self._matrix(), targets)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits `[..., V]` of what a forward gave as `hidden`."""
+        return self.head(hidden, self._matrix())
 
     def read_out(self, x: Tensor) -> Tensor:
         """Logits `[..., V]` of a residual state `[..., D]`: the whole path from the last visit on."""
         gains = self.schedules(self.plan, None, self.training, x.device)
         return self.head(self._normalise(x, gains), self._matrix())
 
-    def _visit_all(
-        self, ids: Tensor, documents: Tensor | None, gains: Gains, observe: Observe | None
-    ) -> tuple[Any, dict[str, Tensor]]:
-        x, _ = self.embed_norm(scaled(gains.embed, self.embed(ids)))
-        state = self.stream.open(x)
-        kinds = {visit.block: visit.layer for visit in self.plan.visits}
-        for layer in self._watching:
-            self._block(layer).look(ids)
-        contexts = {kind: self._block(layer).prepare(ids, documents) for kind, layer in kinds.items()}
-        aux: dict[str, Tensor] = {}
-        per_visit = gains.per_visit(self.plan.depth)
-        banks = self.schedules.banks(self.plan)
-        for visit, site_gains, bank in zip(self.plan.visits, per_visit, banks, strict=True):
-            before = state
-            state, extra = self._block(visit.layer)(state, site_gains, contexts[visit.block], bank)
-            for name, value in extra.items():
-                aux[name] = aux[name] + value if name in aux else value
-            if observe is not None:
-                readout = self.schedules.readout()
-                observe(visit, self.stream.close(before, readout), self.stream.close(state, readout))
-        return state, aux
-
     def _normalise(self, x: Tensor, gains: Gains) -> Tensor:
         hidden, _ = self.final_norm(x)
         # The head is linear, so a gain on the logits is a gain on what it reads.
         return scaled(gains.logits, scaled(gains.final, hidden))
 
-    def _block(self, layer: int) -> Block:
+    def block(self, layer: int) -> Block:
+        """A stored layer."""
         block = self.layers[layer]
         assert isinstance(block, Block)
         return block
 
     def _matrix(self) -> Tensor:
         return self.head.weights(self.embed.weight)
+
+
+def auxiliary_loss(aux: list[Aux], differentiated: list[bool]) -> Tensor | float:
+    """Sum over kinds of the mean over visits; visits of truncated loops do not take part."""
+    values: dict[str, list[Tensor]] = {}
+    for visit, counts in zip(aux, differentiated, strict=True):
+        for name, value in visit.items():
+            if counts and name.startswith(LOSS):
+                values.setdefault(name, []).append(value)
+    return torch.stack([torch.stack(found).mean() for found in values.values()]).sum() if values else 0.0
 
 
 def _place(name: str) -> tuple[int | None, str | None, str | None]:

@@ -38,4 +38,13 @@ def ending(config: RunConfig, run_dir: Path, row: Row) -> str:
         f"held-out loss {loss:.4f} nats per token{bits}\n"
         f"{unit}-unigram entropy of the held-out text {entropy:.4f}: "
         f"the model is {abs(entropy - loss):.4f} nats {side} it"
+        f"{_accuracy(row)}"
     )
+
+
+def _accuracy(row: Row) -> str:
+    """A line for tasks: how many answers are right at each number of hops."""
+    by_hops = row.get("accuracy_by_hops")
+    if not by_hops:
+        return ""
+    return "\nright answers by hops: " + ", ".join(f"{hops}: {share:.3f}" for hops, share in by_hops.items())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
 from depthkit.data import open_data
+from depthkit.data.remote import remote
 from depthkit.model import Accounting, ModelConfig, account
 from depthkit.model.assemble import make_schedules
 from depthkit.model.gains import BRANCHES, SiteGains
@@ -23,6 +25,8 @@ SHOWN = 12
 def dry_run(config: RunConfig, full: bool = False, console: Console | None = None) -> None:
     """Print plan, gains, parameters, FLOPs, batch arithmetic and memory of a run.
 
+    Data that would have to be fetched is left alone where `model.vocab_size` is written in the config.
+
     Args:
         config: the run.
         full: show every visit of a long plan.
@@ -31,16 +35,27 @@ def dry_run(config: RunConfig, full: bool = False, console: Console | None = Non
         ValueError: data, tokenizer or device do not go with the config.
     """
     console = console or Console(highlight=False)
-    data = open_data(config.data, config.seed)
-    config = config.with_vocabulary(data.tokenizer.vocab_size)
+    config, known = look_at_data(config)
     chosen = device.choose(config.train.device)
     counts = account(config.model, config.data.sequence_length)
     memory = estimate(config, device.runs_bf16(config.train.precision, chosen))
     console.print(plan_table(config.model, full))
     console.print(_pairs("parameters", parameter_rows(counts)))
     console.print(_pairs("FLOPs per token", flop_rows(counts)))
-    console.print(_pairs("batches", batch_rows(config, data.summary()["train_tokens"])))
-    console.print(_pairs(f"memory on {device.name(chosen)}, estimated", memory_rows(memory)))
+    console.print(_pairs("batches", batch_rows(config, known.get("train_tokens"))))
+    console.print(_pairs(f"memory on {device.name(chosen)}, estimated", memory_rows(config, memory)))
+    if not known:
+        console.print(
+            f"not fetched, so how many tokens there are is not known: {', '.join(remote(config.data))}"
+        )
+
+
+def look_at_data(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
+    """The run with its vocabulary, and the summary of its data; empty where the data was not fetched."""
+    if config.model.vocab_size is not None and remote(config.data):
+        return config, {}
+    data = open_data(config.data, config.seed)
+    return config.with_vocabulary(data.tokenizer.vocab_size), data.summary()
 
 
 def plan_table(model: ModelConfig, full: bool = False) -> Table:
@@ -90,7 +105,8 @@ def parameter_rows(counts: Accounting) -> Iterable[tuple[str, str]]:
 def flop_rows(counts: Accounting) -> Iterable[tuple[str, str]]:
     """Forward and training FLOPs of one token."""
     yield "forward", f"{counts.flops_per_token:,.0f}"
-    yield "training (3 x forward)", f"{counts.train_flops_per_token:,.0f}"
+    rule = "3 x forward; loops without gradient 1 x" if counts.truncated_flops_per_token else "3 x forward"
+    yield f"training ({rule})", f"{counts.train_flops_per_token:,.0f}"
 
 
 def batch_rows(config: RunConfig, train_tokens: int | None) -> Iterable[tuple[str, str]]:
@@ -104,10 +120,14 @@ def batch_rows(config: RunConfig, train_tokens: int | None) -> Iterable[tuple[st
     yield "epochs", epochs
 
 
-def memory_rows(memory: Memory) -> Iterable[tuple[str, str]]:
+def memory_rows(config: RunConfig, memory: Memory) -> Iterable[tuple[str, str]]:
     """Megabytes by use."""
+    all_kept = config.train.activation_checkpointing.kind == "none"
     for name in ("parameters", "gradients", "optimizer", "activations", "total"):
-        yield name, f"{getattr(memory, name) / 2**20:,.1f} MB"
+        note = (
+            "" if all_kept or name in ("parameters", "gradients", "optimizer") else " without checkpointing"
+        )
+        yield name + note, f"{getattr(memory, name) / 2**20:,.1f} MB"
 
 
 def _pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:

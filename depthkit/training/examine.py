@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
-from depthkit.data import open_data
+from depthkit.data import Batch, open_data
 from depthkit.training import device
 from depthkit.training.checkpoint import Loaded
 from depthkit.utilization import Report, Sequences, Subject, evaluate
@@ -17,8 +15,12 @@ from depthkit.utilization.sequences import draw
 def held_out(loaded: Loaded, options: EvalOptions) -> Sequences:
     """A seeded draw of the run's held-out windows.
 
+    An evaluation runs the model at its nominal loop counts, so of a task that asks for loop counts only the
+    problems that ask for these are drawn.
+
     Raises:
-        ValueError: the data now comes with another tokenizer than the checkpoint was trained with.
+        ValueError: the data now comes with another tokenizer than the checkpoint was trained with, or no
+            held-out problem asks for the model's nominal loop counts.
     """
     settings = loaded.config.data
     if options.sequence_length is not None:
@@ -26,11 +28,22 @@ def held_out(loaded: Loaded, options: EvalOptions) -> Sequences:
     data = open_data(settings, loaded.config.seed)
     if data.tokenizer.fingerprint != loaded.tokenizer:
         raise ValueError(f"{loaded.path}: trained with another tokenizer than data.tokenizer now gives")
-    pool = list(data.validation(64, max_tokens=64 * options.sequences * settings.sequence_length))
-    documents = [batch.documents for batch in pool if batch.documents is not None]
-    ids, targets = (torch.cat([getattr(batch, name) for batch in pool]) for name in ("ids", "targets"))
-    found = Sequences.of_targets(ids, targets, torch.cat(documents) if documents else None)
-    return draw(found, options.sequences, options.seed)
+    limit = 64 * options.sequences * settings.sequence_length
+    pool = _nominal(loaded, list(data.validation(64, max_tokens=limit)))
+    return draw(Sequences.of_batches(pool), options.sequences, options.seed)
+
+
+def _nominal(loaded: Loaded, batches: list[Batch]) -> list[Batch]:
+    """Batches that leave the loop count to the model, or ask for the one it has anyway."""
+    model = loaded.model
+    asked = {batch.loops for batch in batches if batch.loops is not None}
+    suited = {loops for loops in asked if model.plan_at(loops).visits == model.plan.visits}
+    if asked and not suited:
+        raise ValueError(
+            f"{loaded.path}: held-out problems ask for {sorted(asked)} loops, and none for the nominal count "
+            "that an evaluation runs; add that to data.corpus.test_hops"
+        )
+    return [batch for batch in batches if batch.loops is None or batch.loops in suited]
 
 
 def examine(

@@ -27,7 +27,9 @@ def draw(history: Sequence[Sequence[float | None]]) -> NDArray[np.uint8]:
     Returns:
         `[height, width, 3]` uint8.
     """
-    table = np.array(history, dtype=np.float64).T[::-1]  # [visits, steps], the last visit on top
+    depth = max(len(row) for row in history)  # loop counts may change from step to step
+    rectangle = [[*row, *[None] * (depth - len(row))] for row in history]
+    table = np.array(rectangle, dtype=np.float64).T[::-1]  # [visits, steps], the last visit on top
     table = table[:, np.linspace(0, table.shape[1] - 1, min(table.shape[1], MAX_COLUMNS)).round().astype(int)]
     known = np.isfinite(table) & (table > 0)
     logs = np.log10(np.where(known, table, 1.0))

@@ -39,12 +39,16 @@ def estimate(config: RunConfig, bf16: bool) -> Memory:
     """Memory of a training step; `model.vocab_size` must be filled in.
 
     Activations are what PyTorch says it would save, on tensors without storage: of the model with each
-    segment laid out once, and what a second layout of each segment adds, times how often it is there.
+    segment laid out once, and what a second layout of each segment adds, times how often it is there (loops
+    without gradient keep nothing). Activation checkpointing, which keeps less, is not counted.
     """
     weights = BYTES * account(config.model, config.data.sequence_length).stored
     once = {segment.name: 1 for segment in config.model.segments}
     base = _saved_bytes(config, once, bf16)
-    layouts = Counter(visit.key.segment for visit in config.model.plan().visits)
+    plan = config.model.plan()
+    cut = {s.name: plan.loops[s.name] - s.backprop for s in config.model.segments if s.backprop}
+    kept = (visit.key for visit in plan.visits if visit.key.loop >= cut.get(visit.key.segment, 0))
+    layouts = Counter(key.segment for key in kept)
     activations = base
     for segment in config.model.segments:
         extra = _saved_bytes(config, {**once, segment.name: 2}, bf16) - base
@@ -77,4 +81,4 @@ def _saved_bytes(config: RunConfig, layouts: dict[str, int], bf16: bool) -> int:
 
 
 def _laid_out(segment: SegmentConfig, count: int) -> SegmentConfig:
-    return segment.model_copy(update={"repeat": count, "loops": 1})
+    return segment.model_copy(update={"repeat": count, "loops": 1, "shared": True})

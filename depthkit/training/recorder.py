@@ -7,6 +7,7 @@ from typing import Any
 
 from depthkit.training import heatmap, metrics
 from depthkit.training.evaluation import Evaluation
+from depthkit.training.expert_telemetry import ExpertTelemetry
 from depthkit.training.folder import RunFolder
 from depthkit.training.telemetry import PER_LAYER, PER_VISIT
 from depthkit.training.tensorboard import EventFile
@@ -44,9 +45,11 @@ class Recorder:
         return row
 
     def validation(self, step: int, result: Evaluation) -> None:
-        """Append a row of held-out losses, and their points in TensorBoard."""
+        """Append a row of held-out losses and accuracies, and their points in TensorBoard."""
         self.event("validation", step, **asdict(result))
         points = {"validation/loss": result.val_loss, "validation/bits_per_byte": result.bits_per_byte}
+        accuracy = result.accuracy_by_hops or {}
+        points |= {f"validation/accuracy/{int(hops):02d}_hops": share for hops, share in accuracy.items()}
         self._scalars(points, step)
 
     def telemetry(self, step: int, values: dict[str, list[float | None]]) -> None:
@@ -56,6 +59,28 @@ class Recorder:
             f"{name}/{index:03d}": row[index] for name, row in values.items() for index in _spread(len(row))
         }
         self._scalars(points, step)
+
+    def experts(self, step: int, found: ExpertTelemetry | None) -> None:
+        """Append a row of expert loads and overlaps by visit, their curves, and a picture of the loads."""
+        if found is None:
+            return
+        by_visit = {
+            name: {str(key): value for key, value in getattr(found, name).items()}
+            for name in ("load", "entropy", "overlap", "chance")
+        }
+        self.event("experts", step, **by_visit)
+        loads = list(found.load.values())
+        points = {
+            f"experts/max load x E/{key}": max(load) * len(load) for key, load in by_visit["load"].items()
+        }
+        for name in ("entropy", "overlap"):
+            points |= {f"experts/{name}/{key}": value for key, value in by_visit[name].items()}
+        points |= {f"experts/overlap chance/{key}": value for key, value in by_visit["chance"].items()}
+        self._scalars(points, step)
+        if len({len(load) for load in loads}) == 1:
+            with self.folder.writing("the TensorBoard file"):
+                picture = heatmap.draw(list(zip(*loads, strict=True)))
+                self._board.image("experts/load, visit (up) x expert", picture, step)
 
     def pictures(self, step: int) -> None:
         """Draw depth x step pictures of all telemetry so far in TensorBoard."""

@@ -99,6 +99,7 @@ def _last_row(trainer: Trainer, folder: RunFolder, recorder: Recorder, stop: Sto
         train_loss=trainer.last_loss,
         val_loss=held_out["val_loss"],
         bits_per_byte=held_out["bits_per_byte"],
+        accuracy_by_hops=held_out.get("accuracy_by_hops"),
         unigram_entropy=trainer.data.unigram_entropy(),
     )
 

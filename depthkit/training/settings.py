@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from depthkit.config import Component
+from depthkit.model.registries import CHECKPOINTING
 from depthkit.registry import Spec
+from depthkit.training.looping import CURRICULA
 from depthkit.training.optim import OPTIMIZERS
 from depthkit.training.schedule import SCHEDULES
 
@@ -51,6 +53,10 @@ class TrainConfig(Spec):
     """Steps in a row with a non-finite loss or gradient, each skipped, after which the run stops."""
     compile: bool = False
     """Compile the blocks; pays off on runs of more than a few minutes."""
+    activation_checkpointing: Annotated[Any, Component(CHECKPOINTING)] = Field("none", validate_default=True)
+    """What the backward pass computes again instead of keeping: none, block, every_k, selective."""
+    loop_curriculum: Annotated[Any, Component(CURRICULA)] = Field("none", validate_default=True)
+    """How loop counts grow over the run; the configured ones are reached at its end."""
 
     @model_validator(mode="after")
     def _one_end(self) -> TrainConfig:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from depthkit.model import Transformer, Visit
 from depthkit.model.transformer import Observe
+from depthkit.training.expert_telemetry import ExpertTelemetry
 
 SAMPLE = 256
 """Tokens of a micro-batch whose states are measured."""
@@ -40,6 +41,8 @@ class DepthTelemetry:
         self._states: list[tuple[Tensor, Tensor]] = []
         self._stream_norms: dict[int, Tensor] = {}
         self._layer_norms: list[Tensor] = []
+        self.experts: ExpertTelemetry | None = None
+        """What the routers did in the same micro-batch, where there are any."""
 
     def watch(self, weight: float) -> Observe:
         """An `observe` for one forward whose loss will be scaled by `weight`, which is taken out again."""

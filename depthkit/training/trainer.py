@@ -45,7 +45,16 @@ class Trainer:
         self.optimizer: torch.optim.Optimizer = maker.build(optim.parameter_groups(model), train.lr)
         self.device = next(model.parameters()).device
         self.autocast = device.runs_bf16(train.precision, self.device)
-        self.stepper = Stepper(model, self.optimizer, train.clip, self.autocast)
+        curriculum = train.loop_curriculum.component(train.loop_curriculum)
+        self.stepper = Stepper(
+            model,
+            self.optimizer,
+            train.clip,
+            self.autocast,
+            seed=config.seed,
+            scale=lambda step: curriculum(step / self.total),
+        )
+        model.checkpointing = train.activation_checkpointing.component(train.activation_checkpointing)
         self._flops = account(config.model, length).train_flops_per_token
         self._peak = device.peak_flops(self.device, self.autocast)
         self.position: dict[str, Any] | None = None
@@ -89,6 +98,7 @@ class Trainer:
             self._skip(result, micro, recorder, progress)
         if telemetry is not None:
             recorder.telemetry(self.step, telemetry.row())
+            recorder.experts(self.step, telemetry.experts)
         if self.step == self.total or self._due(self.config.train.eval_every):
             self._validate(recorder, progress)
 

@@ -128,7 +128,7 @@ def test_only_segments_whose_visits_differ_are_unrolled():
     ]
     model = redraw(make_model(segments=segments, regulators=["lns"]))
     folded = assert_folds(model)
-    assert [(s.repeat, s.loops) for s in folded.config.segments] == [(1, 2), (6, 1), (1, 2)]
+    assert [(s.loops, s.shared) for s in folded.config.segments] == [(2, True), (3, False), (2, True)]
     assert len(folded.layers) == 8
     assert folded.plan == folded.config.plan()
     assert folded.plan.depth == model.plan.depth

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from depthkit.model import Transformer, unroll
 from depthkit.model.placement import PLACEMENTS
 from depthkit.model.roles import MATRICES
+from depthkit.model.walk import Inputs
 from tests.models import make_config, make_ids, make_model, redraw
 
 
@@ -64,7 +65,7 @@ def test_forward_and_gradients_equal_the_written_out_model():
 def block_by_hand(model, x, ids, placement):
     """One layer's two branches with norms where the placement says, by calling its parts."""
     block = model.layers[0]
-    contexts = block.prepare(ids, None)
+    contexts = block.prepare(Inputs(ids))
     for site, ctx in zip((block.mixer, block.ffn), contexts, strict=True):
         h = rms(x, site.before.weight) if placement.before_branch else x
         y = site.branch(h, ctx)[0]

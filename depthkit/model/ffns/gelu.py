@@ -28,7 +28,7 @@ class GELU(nn.Module):
         self.up, self.down = linear(dim, hidden), linear(hidden, dim)
         assign(self, up="up.weight", down="down.weight")
 
-    def prepare(self, ids: Tensor, documents: Tensor | None) -> None:
+    def prepare(self, ids: Tensor, counted: Tensor | None) -> None:
         """Needs no context."""
 
     def forward(self, h: Tensor, ctx: None, bank: Any = None) -> tuple[Tensor, dict[str, Tensor]]:

@@ -5,25 +5,41 @@ Shapes: B batch, T time, D width, H heads, K key/value heads, C head_dim.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
-from depthkit.kernels.attention import attention_mask, backend
+from depthkit.kernels import attention
+from depthkit.model.cache import Slot
 from depthkit.model.linear import linear
 from depthkit.model.registries import MIXERS
 from depthkit.model.roles import assign
 from depthkit.model.rope import Rotary, rotary_tables, rotate
-from depthkit.registry import Spec
+from depthkit.registry import Spec, unknown
 
 
 class AttentionContext(NamedTuple):
-    """What layers of one kind share in a forward: rotary tables and mask (None: plain causal or full)."""
+    """What layers of one kind share in a forward, and the cache slot of a single visit."""
 
     rotary: Rotary
-    mask: Tensor | None
+    pattern: attention.Prepared
+    """The backend and what it made of causality, window and documents."""
+    start: int = 0
+    """Position of the first query."""
+    cache: Slot | None = None
+
+
+def _known_backend(name: str) -> str:
+    if name not in attention.names():
+        raise ValueError(unknown("attention backend", name, attention.names()))
+    return name
+
+
+BackendName = Annotated[
+    str, AfterValidator(_known_backend), Field(json_schema_extra={"enum": attention.names()})
+]
 
 
 @MIXERS.register("gqa")
@@ -54,8 +70,8 @@ class GroupedQueryAttention(nn.Module):
         """Sliding window: a token sees fewer than this many tokens back, itself included."""
         causal: bool = True
         """Whether a token sees only itself and what came before."""
-        backend: Literal["auto", "eager", "sdpa"] = "auto"
-        """Attention kernel; auto takes the fastest that is available."""
+        backend: BackendName = "auto"
+        """Attention kernel: eager, sdpa, flex, flash; auto takes the best that is available where it runs."""
 
         @model_validator(mode="after")
         def _divides(self) -> GroupedQueryAttention.Config:
@@ -127,14 +143,50 @@ class GroupedQueryAttention(nn.Module):
             self.q_norm = nn.RMSNorm(self.head_dim, eps=config.qk_norm_eps)
             self.k_norm = nn.RMSNorm(self.head_dim, eps=config.qk_norm_eps)
             roles["norm"] = "q_norm.weight,k_norm.weight"
-        self.attend = backend(config.backend)
         assign(self, **roles)
 
-    def prepare(self, ids: Tensor, documents: Tensor | None) -> AttentionContext:
-        """Tables and mask for ids `[B, T]`, made once a forward."""
-        time, device = ids.shape[1], ids.device
-        mask = attention_mask(time, self.config.causal, self.config.window, documents, device)
-        return AttentionContext(rotary_tables(time, self.head_dim, self.config.rope_base, device), mask)
+    def prepare(self, ids: Tensor, documents: Tensor | None, start: int = 0) -> AttentionContext:
+        """Rotary tables and mask, made once a forward for the positions from `start` on.
+
+        Args:
+            ids: `[B, T]`, the positions to compute; earlier ones are in a cache.
+            documents: `[B, start + T]` document ids, or None.
+            start: how many positions stand before them.
+
+        Raises:
+            ValueError: the backend cannot be used here, or `documents` has another shape.
+        """
+        (batch, time), device = ids.shape, ids.device
+        request = attention.Request(
+            batch=batch,
+            queries=time,
+            keys=start + time,
+            head_dim=self.head_dim,
+            device=device,
+            dtype=_compute_dtype(self.v.weight),
+            causal=self.config.causal,
+            window=self.config.window,
+            documents=documents,
+            grad=torch.is_grad_enabled(),
+        )
+        rotary = rotary_tables(time, self.head_dim, self.config.rope_base, device, start)
+        return AttentionContext(rotary, attention.prepare(self.config.backend, request), start)
+
+    def with_cache(self, ctx: AttentionContext, slot: Slot) -> AttentionContext:
+        """`ctx` for one visit, whose keys and values are kept in `slot`.
+
+        Raises:
+            ValueError: attention is not causal, so that new tokens change the keys of earlier ones; or `ctx`
+                was prepared for other positions than those that follow the slot's.
+        """
+        if not self.config.causal:
+            raise ValueError("mixer.causal: false has no cache, because every token sees those after it")
+        held = slot.before(ctx.rotary.cos.shape[0])
+        if held != ctx.start:
+            raise ValueError(
+                f"start: {ctx.start}, but the cache holds {held} positions; take start=cache.length"
+            )
+        return ctx._replace(cache=slot)
 
     @torch.no_grad()
     def write_power(self) -> Tensor:
@@ -155,11 +207,19 @@ class GroupedQueryAttention(nn.Module):
         if self.config.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, ctx.rotary), rotate(k, ctx.rotary)
-        y = self.attend(q, k, v, ctx.mask, self.config.causal, self.head_dim**-self.config.scale_power)
+        if ctx.cache is not None:
+            k, v = ctx.cache.append(k, v)
+        y = attention.attend(q, k, v, ctx.pattern, self.head_dim**-self.config.scale_power)
         return self.o(y.transpose(1, 2).flatten(2)), {}
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+def _compute_dtype(weight: Tensor) -> torch.dtype:
+    """What a projection by `weight` returns, autocast included."""
+    kind = weight.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
 def _visible_pairs(time: int, window: int, causal: bool) -> int:

@@ -42,9 +42,10 @@ class Regulator(nn.Module):
     class Config(Spec):
         """Settings every regulator has."""
 
-        index: Literal["executed", "stored", "nominal"] = "executed"
-        """Which depth index l (and total L) a formula uses where layers are looped: visits, stored layers, or
-        the nominal depth at the configured loop count."""
+        index: Literal["auto", "executed", "stored", "nominal"] = "auto"
+        """Which depth index l (and total L) a formula uses where layers are looped: executed counts visits,
+        stored the layers of one loop, nominal visits at the configured loop count, whatever is run; auto is
+        nominal where loop counts are sampled, else executed."""
 
         def num_parameters(self, plan: Plan, dim: int) -> int:
             """Learned parameters the regulator adds where it acts at the visits of `plan`."""
@@ -59,8 +60,8 @@ class Regulator(nn.Module):
             return [s for s in model.segments if any(r is self for r in model.regulators_of(s))]
 
         def acting(self, model: ModelConfig) -> Plan:
-            """The visits at which the regulator acts."""
-            return model.plan().part(frozenset(segment.name for segment in self.segments(model)))
+            """The visits at which the regulator acts, at the most loops there can be."""
+            return model.longest_plan().part(frozenset(segment.name for segment in self.segments(model)))
 
         def conflict(self, model: ModelConfig) -> str | None:
             """Why the regulator cannot act in this model; None if it can. Kinds extend it."""

@@ -13,10 +13,12 @@ class DeepLoop(DeepNorm):
     """DeepLoop: DeepNorm with a larger power of the unrolled depth L.
 
     The bound behind it asks for exponent 1/2 where the visits of a layer align and 1/4 where they do not; as
-    published, with 1/2 throughout, it does not become DeepNorm when nothing is looped.
+    published, with 1/2 throughout, it does not become DeepNorm when nothing is looped. Published with a norm
+    before the branch as well (placement huginn).
     """
 
     source = "arXiv:2607.13491"
+    placements = ("post", "huginn")
 
     class Config(DeepNorm.Config):
         """Settings of `deeploop`."""

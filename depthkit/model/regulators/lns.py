@@ -82,6 +82,6 @@ def _no_gain_to_fold(config: Any, model: ModelConfig) -> str | None:
         gains = model.norm_of(segment).num_parameters(1) and model.norm_gains(segment)
         if not (model.placement_of(segment).before_branch and gains):
             return f"form: folded needs a norm with a gain before the branch {name}"
-        if segment.loops > 1 and config.index != "stored":
+        if segment.num_loops > 1 and config.index != "stored":
             return f"form: folded gives all visits of a layer one gain; set index: stored {name}"
     return None

@@ -26,7 +26,7 @@ class LoopScale(Regulator):
     neutral = {"form": "none"}
 
     class Config(Regulator.Config):
-        """Settings of `loop_scale`; loops and layers are those of the visit's segment, whatever `index`."""
+        """Settings of `loop_scale`; R and K are those of the visit's segment as configured, whatever `index`."""
 
         form: Literal["loom", "residual", "none"] = "loom"
         """`loom` counts the m = 2K branches of one loop, `residual` its K layers; `none` is neutral."""
@@ -40,8 +40,7 @@ class LoopScale(Regulator):
             return self.scale / (loops * (2 * layers if self.form == "loom" else layers) ** 0.5)
 
     def gains(self, plan: Plan, step: Tensor | None, training: bool) -> Gains:
-        """Write gains, one value a segment."""
-        keys = [visit.key for visit in plan.visits]
-        loops = {key.segment: key.loop + 1 for key in keys}  # the last loop and slot of a segment stay
-        layers = {key.segment: key.slot + 1 for key in keys}
-        return Gains(write=per_site(self.config.factor(loops[k.segment], layers[k.segment]) for k in keys))
+        """Write gains, one value a segment; other loop counts than the model's own leave them as they are."""
+        nominal = plan.nominal or plan
+        segments = [visit.key.segment for visit in plan.visits]
+        return Gains(write=per_site(self.config.factor(nominal.loops[s], nominal.slots[s]) for s in segments))

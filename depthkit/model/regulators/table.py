@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor, nn
 
 from depthkit.model.gains import BRANCHES
-from depthkit.model.plan import Key, Plan
+from depthkit.model.plan import Plan
 from depthkit.model.roles import assign
-
-
-class Rows:
-    """Which row of a learned table each visit uses: one a key, or one a stored layer (`stored`)."""
-
-    def __init__(self, plan: Plan, indexing: str):
-        self.stored = indexing == "stored"
-        names = dict.fromkeys(self._name(visit.key) for visit in plan.visits)
-        self._numbers = {name: number for number, name in enumerate(names)}
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def of(self, plan: Plan) -> list[int]:
-        """The row of every visit; a loop the table does not know takes its last loop's, with a warning."""
-        return [self._numbers[self._known(self._name(visit.key))] for visit in plan.visits]
-
-    def _name(self, key: Key) -> Key:
-        return key._replace(loop=0) if self.stored else key
-
-    def _known(self, name: Key) -> Key:
-        if name in self._numbers:
-            return name
-        last = max(known.loop for known in self._numbers if known._replace(loop=name.loop) == name)
-        warnings.warn(f"loop {name.loop} of segment {name.segment!r} was never trained", stacklevel=2)
-        return name._replace(loop=last)
+from depthkit.model.rows import Rows
 
 
 class Table(nn.Module):

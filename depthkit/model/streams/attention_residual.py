@@ -73,8 +73,13 @@ class AttentionResidual(nn.Module):
         """Epsilon of the key norm."""
 
         def conflict(self, model: Any) -> str | None:
-            """There is no sum that a norm could follow."""
+            """There is no sum that a norm could follow, or that a loop could inject into."""
             for segment in model.segments:
+                if segment.recurs:
+                    return (
+                        f"attention_residual has no sum that segment {segment.name!r} could inject into, carry "
+                        "or read out; loop it plainly, or use another stream"
+                    )
                 if model.placement_of(segment).after_add:
                     return (
                         f"attention_residual has no sum to normalise, but the placement of segment "

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from depthkit.model.gains import BRANCHES
 from depthkit.model.plan import Plan
+from depthkit.model.rows import Rows
 
 
 class SiteBank(nn.Module):
@@ -20,17 +21,19 @@ class SiteBank(nn.Module):
     def __init__(self, plan: Plan):
         super().__init__()
         self.plan = plan
+        self.rows = Rows(plan)
 
     def tables(self) -> Any:
         """A named tuple of `[V, 2, ...]` tensors, None where the stream has no such parameter."""
         raise AssertionError("a bank implements tables")
 
     def forward(self, plan: Plan) -> list[tuple[Any, Any]]:
-        """For every visit of `plan` the named tuple of its mixer and that of its ffn."""
-        assert plan.depth == self.plan.depth, f"parameters for {self.plan.depth} visits, not {plan.depth}"
+        """For every visit of `plan` the named tuple of its mixer and that of its ffn; a loop there are no
+        parameters for has those of the last loop, with a warning."""
         tables = self.tables()
-        columns = [_rows(table, plan.depth) for table in tables]
-        sites = [[type(tables)(*(c[v][b] for c in columns)) for b in range(2)] for v in range(plan.depth)]
+        columns = [_rows(table, self.plan.depth) for table in tables]
+        rows = self.rows.of(plan)
+        sites = [[type(tables)(*(c[v][b] for c in columns)) for b in range(2)] for v in rows]
         return [(mixer, ffn) for mixer, ffn in sites]
 
     def readout(self) -> Any:

@@ -14,6 +14,7 @@ from depthkit.model.gains import SiteGains, scaled
 from depthkit.model.plan import Plan
 from depthkit.model.registries import STREAMS
 from depthkit.model.roles import Rule, assign, assign_rules
+from depthkit.model.rows import Rows
 from depthkit.model.streams.single import SingleStream
 
 
@@ -91,6 +92,7 @@ class EmbeddingSkipBank(nn.Module):
 
     def __init__(self, plan: Plan, carry_lr: float):
         super().__init__()
+        self.rows = Rows(plan)
         self.carry = nn.Parameter(torch.empty(plan.depth, 1))
         self.inject = nn.Parameter(torch.empty(plan.depth, 1))
         assign(self, schedule="carry,inject")
@@ -103,9 +105,8 @@ class EmbeddingSkipBank(nn.Module):
 
     def forward(self, plan: Plan) -> list[tuple[Mix, None]]:
         """The mix stands before the mixer only, hence once a block."""
-        assert plan.depth == len(self.carry), f"parameters for {len(self.carry)} visits, not {plan.depth}"
-        pairs = zip(self.carry.unbind(0), self.inject.unbind(0), strict=True)
-        return [(Mix(carry, inject), None) for carry, inject in pairs]
+        pairs = list(zip(self.carry.unbind(0), self.inject.unbind(0), strict=True))
+        return [(Mix(*pairs[row]), None) for row in self.rows.of(plan)]
 
     def readout(self) -> None:
         """Nothing."""

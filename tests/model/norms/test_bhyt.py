@@ -9,6 +9,7 @@ from depthkit.model import Transformer, account, unroll
 from depthkit.model.gains import SiteGains
 from depthkit.model.mixers.gqa import GroupedQueryAttention
 from depthkit.model.registries import NORMS
+from depthkit.model.walk import Inputs
 from tests.models import make_config, make_ids, make_model, redraw
 
 MODES = ("paper", "causal", "exact")
@@ -104,7 +105,7 @@ def visit_by_hand(block, x, gains, ctx, mode):
 def test_a_visit_with_gains_equals_the_formulas_with_gradients(mode, vector):
     model, ids = model_with(variance=mode, kappa=2.0).double(), make_ids()
     model(ids)
-    block, ctx = model.layers[1], model.layers[1].prepare(ids, None)
+    block, ctx = model.layers[1], model.layers[1].prepare(Inputs(ids))
     shape = 16 if vector else 1
     gains = [SiteGains(*(torch.rand(n) + 0.5 for n in (shape, shape, 1))) for _ in range(2)]
     x = torch.randn(2, 9, 16, dtype=torch.float64, requires_grad=True)

@@ -2,6 +2,7 @@
 
 import torch
 
+from depthkit.model.walk import Inputs
 from tests.models import make_ids, make_model, redraw
 
 
@@ -23,7 +24,7 @@ def branches(model, ids):
     """(visit, 0 or 1, branch as a function of its input) for every branch in the order of execution."""
     for visit in model.plan.visits:
         block = model.layers[visit.layer]
-        contexts = block.prepare(ids, None)
+        contexts = block.prepare(Inputs(ids))
         for index, site in enumerate((block.mixer, block.ffn)):
             yield visit.index, index, lambda h, s=site, c=contexts[index]: s.branch(h, c)[0]
 

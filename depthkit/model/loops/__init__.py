@@ -1,0 +1,1 @@
+"""How a segment is looped: counts, injection, initial state, carry and read-out; one file an axis."""
