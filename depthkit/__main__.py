@@ -61,6 +61,18 @@ def main() -> int:
     folding.add_argument("source", metavar="RUN", type=Path, help="a run or checkpoint folder")
     folding.add_argument("out", metavar="OUT", type=Path, help="the folder to write")
     folding.set_defaults(run=_fold)
+    making = commands.add_parser("generate", help="continue a prompt with a run's model")
+    making.add_argument("run_dir", metavar="RUN", type=Path, help="a run or checkpoint folder")
+    making.add_argument("--prompt", default="", help="text to continue; default: the beginning of a document")
+    making.add_argument("--tokens", type=int, default=200, help="tokens to add; default 200")
+    making.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest; default 0.8")
+    making.add_argument("--top-k", type=int, help="draw among the likeliest tokens only")
+    making.add_argument("--seed", type=int, default=0, help="of the draws; default 0")
+    making.add_argument(
+        "--loops", type=int, help="loop count of looped segments; default: the configured one"
+    )
+    making.add_argument("--prompt-loops", type=int, help="loop count for the prompt; default: --loops")
+    making.set_defaults(run=_generate)
     doctor = commands.add_parser("doctor", help="which kernels are active here, and why the others are not")
     doctor.set_defaults(run=_doctor)
     docs = commands.add_parser("docs", help="write the page of all regulators, norms and streams")
@@ -127,6 +139,18 @@ def _fold(args: argparse.Namespace) -> None:
     from depthkit.training.fold import fold_run
 
     fold_run(args.source, args.out)
+
+
+def _generate(args: argparse.Namespace) -> None:
+    from depthkit.model.generate import Sampling
+    from depthkit.training.generate import continuation
+
+    sampling = Sampling(args.temperature, args.top_k, args.seed)
+    prompt_loops = args.loops if args.prompt_loops is None else args.prompt_loops
+    print(args.prompt, end="", flush=True)
+    for piece in continuation(args.run_dir, args.prompt, args.tokens, sampling, prompt_loops, args.loops):
+        print(piece, end="", flush=True)
+    print()
 
 
 def _doctor(args: argparse.Namespace) -> None:
