@@ -28,6 +28,8 @@ class Batch:
     """[B, T] int64 document number within each window, -1 on padding; None without a document mask."""
     num_bytes: int
     """Bytes of text the scored targets stand for; 0 when the tokenizer cannot tell."""
+    loops: int | None = None
+    """How many loops every looped segment is to run on this batch; None leaves it to the model."""
 
     @property
     def num_scored(self) -> int:

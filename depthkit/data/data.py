@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from depthkit.data import packing, store
+from depthkit.data import store
 from depthkit.data.batch import Batch
 from depthkit.data.config import DataConfig
 from depthkit.data.interfaces import Loading, Splits, Tokenizer
-from depthkit.data.loader import Windows
 
 KEPT_POSITIONS = 16
 """Places in a stream remembered, so that a trainer may fetch some batches ahead of the step it saves."""
@@ -56,8 +53,7 @@ class Data:
         self._batch_size: int | None = None
         self._recent: dict[int, dict[str, Any]] = {}
         splits.train.check(loading)
-        if splits.validation.count < 2:
-            raise ValueError("data.corpus: fewer than 2 held-out tokens, so nothing can be scored")
+        splits.validation.check(loading)
 
     def train(self, batch_size: int, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Batch]:
         """Micro-batches number `start`, `start + 1`, ... over as many epochs as are asked for.
@@ -127,38 +123,29 @@ class Data:
         return state["position"]
 
     def validation(self, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
-        """Held-out windows in the order of the text, each token but the very first scored exactly once.
+        """Held-out windows. Of a text, in its order, with each token but the very first scored exactly once.
 
         The last window is padded with ids 0 and targets -100, and the last batch may hold fewer windows.
+        Of a task, the same problems for every number of hops.
 
         Args:
             batch_size: sequences per batch.
             max_tokens: at most this many scored tokens (but at least one window), in windows spread
-                evenly over the held-out text; None means all of it.
+                evenly over the held-out text or task; None means all of it.
 
         Raises:
             ValueError: a size below 1.
         """
         if batch_size < 1 or (max_tokens is not None and max_tokens < 1):
             raise ValueError(f"batch_size and max_tokens must be at least 1 (got {batch_size}, {max_tokens})")
-        windows = Windows(self._splits.validation, self._loading)
-        numbers = self._validation_windows(max_tokens)
-        return (windows.__getitems__(numbers[i : i + batch_size]) for i in range(0, len(numbers), batch_size))
-
-    def _validation_windows(self, max_tokens: int | None) -> list[int]:
-        length, tokens = self._loading.sequence_length, self._splits.validation.count
-        total = packing.num_windows(tokens, length)
-        wanted = total if max_tokens is None or max_tokens >= tokens - 1 else max(1, max_tokens // length)
-        return [i * total // wanted for i in range(wanted)]
+        return self._splits.validation.batches(batch_size, max_tokens, self._loading)
 
     def unigram_entropy(self) -> float:
         """Nats per token of the scored held-out ids under their own distribution.
 
         No model that ignores context can have a lower held-out loss.
         """
-        counts = np.bincount(self._splits.validation.tokens[1:])
-        shares = counts[counts > 0] / counts.sum()
-        return float(-(shares * np.log(shares)).sum())
+        return self._splits.validation.unigram_entropy()
 
     def summary(self) -> dict[str, Any]:
         """Tokens and documents of each split, sha256 of their ids, tokenizer, windows per epoch."""
@@ -166,5 +153,5 @@ class Data:
             "tokenizer": self.tokenizer.fingerprint,
             "vocab_size": self.tokenizer.vocab_size,
             **self._splits.train.summary(),
-            **self._splits.validation.summary("validation"),
+            **self._splits.validation.summary(),
         }

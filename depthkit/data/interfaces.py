@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from depthkit.data.batch import Batch
-from depthkit.data.store import TokenStore
 
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
@@ -46,7 +45,12 @@ class Tokenizer(Protocol):
 
 
 class Corpus(Protocol):
-    """A body of text or of token ids in two splits; built as `component(config)`."""
+    """A body of text or of token ids in two splits; built as `component(config)`.
+
+    Its config may have `needs() -> dict`: what else has to stand in `data:`, such as the tokenizer; it is
+    filled in where the user is silent, and anything else is refused. It may have `loops() -> list[int]`:
+    all values of `Batch.loops` to come.
+    """
 
     @property
     def fingerprint(self) -> str:
@@ -75,7 +79,7 @@ class Splits:
     """What a corpus opens to."""
 
     train: Source
-    validation: TokenStore
+    validation: HeldOut
 
 
 class Source(Protocol):
@@ -98,3 +102,19 @@ class Source(Protocol):
 
     def summary(self) -> dict[str, Any]:
         """Counts of train tokens and documents, as far as they are known."""
+
+
+class HeldOut(Protocol):
+    """A fixed set of held-out batches."""
+
+    def check(self, loading: Loading) -> None:
+        """Raise ValueError when nothing can be scored."""
+
+    def batches(self, batch_size: int, max_tokens: int | None, loading: Loading) -> Iterator[Batch]:
+        """All of it, or about `max_tokens` scored tokens that stand for all of it."""
+
+    def unigram_entropy(self) -> float:
+        """Nats per token of the scored targets under their own distribution."""
+
+    def summary(self) -> dict[str, Any]:
+        """Counts of validation tokens and documents, and the sha256 of the ids."""

@@ -1,4 +1,4 @@
-"""Training batches from a token store, through torch's DataLoader.
+"""Batches from a token store; those for training through torch's DataLoader.
 
 The main process decides which windows make up micro-batch k; workers only fetch them. So batches are the
 same whatever the number of workers.
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from depthkit.data.batch import Batch, make_batch
 from depthkit.data.interfaces import Loading
 from depthkit.data.order import micro_batches
-from depthkit.data.packing import num_full_windows, windows_at
+from depthkit.data.packing import num_full_windows, num_windows, windows_at
 from depthkit.data.store import TokenStore
 
 
@@ -72,6 +72,41 @@ class WindowSource:
     def summary(self) -> dict[str, Any]:
         """See `Source`."""
         return self.store.summary("train")
+
+
+class HeldOutWindows:
+    """Held-out windows of a token store in the order of the text; each token but the first is scored once."""
+
+    def __init__(self, store: TokenStore):
+        self.store = store
+
+    def check(self, loading: Loading) -> None:
+        """Raise ValueError when there are fewer than two tokens."""
+        if self.store.count < 2:
+            raise ValueError("data.corpus: fewer than 2 held-out tokens, so nothing can be scored")
+
+    def batches(self, batch_size: int, max_tokens: int | None, loading: Loading) -> Iterator[Batch]:
+        """See `HeldOut`; a limit spreads its windows evenly over the text."""
+        windows = Windows(self.store, loading)
+        numbers = self._numbers(max_tokens, loading.sequence_length)
+        return (windows.__getitems__(numbers[i : i + batch_size]) for i in range(0, len(numbers), batch_size))
+
+    def _numbers(self, max_tokens: int | None, length: int) -> list[int]:
+        total = num_windows(self.store.count, length)
+        if max_tokens is None or max_tokens >= self.store.count - 1:
+            return list(range(total))
+        wanted = max(1, max_tokens // length)
+        return [i * total // wanted for i in range(wanted)]
+
+    def unigram_entropy(self) -> float:
+        """See `HeldOut`."""
+        counts = np.bincount(self.store.tokens[1:])
+        shares = counts[counts > 0] / counts.sum()
+        return float(-(shares * np.log(shares)).sum())
+
+    def summary(self) -> dict[str, Any]:
+        """See `HeldOut`."""
+        return self.store.summary("validation")
 
 
 def load(dataset: Any, num_workers: int, **options: Any) -> DataLoader[Any]:

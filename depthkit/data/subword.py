@@ -27,12 +27,13 @@ class Subword:
     Args:
         tokenizer: the library's tokenizer.
         bos: the mark that opens a document, or None for no mark.
+        size: ids that count, from 0; None is all. Text that needs a later id is refused.
 
     Raises:
-        ValueError: `bos` is not in the vocabulary.
+        ValueError: `bos` is not in the vocabulary, or the vocabulary is smaller than `size`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, bos: str | None):
+    def __init__(self, tokenizer: Tokenizer, bos: str | None, size: int | None = None):
         tokenizer.no_truncation()
         tokenizer.no_padding()
         vocab = tokenizer.get_vocab(with_added_tokens=True)
@@ -41,8 +42,15 @@ class Subword:
             raise ValueError(f"data.tokenizer.bos: {unknown('mark', bos, marks)}")
         self._tokenizer = tokenizer
         self.bos: int | None = None if bos is None else vocab[bos]
-        self.vocab_size = max(vocab.values()) + 1
-        self.fingerprint = hashlib.sha256(f"{bos} {tokenizer.to_str()}".encode()).hexdigest()
+        self._ids = max(vocab.values()) + 1
+        self.vocab_size = self._ids if size is None else size
+        if self.vocab_size > self._ids or (self.bos or 0) >= self.vocab_size:
+            raise ValueError(
+                f"data.tokenizer.vocab_size: must be at most the tokenizer's {self._ids} ids, and more than "
+                f"the id of bos ({self.bos}); got {size}"
+            )
+        limit = "" if size is None else f" {size}"
+        self.fingerprint = hashlib.sha256(f"{bos} {tokenizer.to_str()}{limit}".encode()).hexdigest()
 
     @cached_property
     def byte_lengths(self) -> NDArray[np.int64]:
@@ -51,7 +59,7 @@ class Subword:
         Exact for byte-level vocabularies. For others it is what the id adds to a decoded text, which
         is exact too unless decoding depends on the neighbours.
         """
-        lengths = np.zeros(self.vocab_size, np.int64)
+        lengths = np.zeros(self._ids, np.int64)
         measure = _bytes_of_byte_level if self._is_byte_level() else self._bytes_when_decoded
         added = self._tokenizer.get_added_tokens_decoder()
         for token, index in self._tokenizer.get_vocab(with_added_tokens=True).items():
@@ -59,7 +67,7 @@ class Subword:
         lengths[[index for index, mark in added.items() if mark.special]] = 0
         if self.bos is not None:
             lengths[self.bos] = 0
-        return lengths
+        return lengths[: self.vocab_size]
 
     def _is_byte_level(self) -> bool:
         return '"ByteLevel"' in json.dumps(json.loads(self._tokenizer.to_str())["decoder"])
@@ -88,7 +96,17 @@ class Subword:
         # Set on every call: the library's pickling forgets it.
         self._tokenizer.encode_special_tokens = True
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.asarray(encoding.ids, np.int64) for encoding in encodings]
+        return [self._within(np.asarray(encoding.ids, np.int64)) for encoding in encodings]
+
+    def _within(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`ids`, all below `vocab_size`."""
+        if self.vocab_size < self._ids and ids.size and ids.max() >= self.vocab_size:
+            token = self._tokenizer.id_to_token(int(ids.max()))
+            raise ValueError(
+                f"data.tokenizer.vocab_size: {self.vocab_size} leaves out {token!r}, id {ids.max()}, which "
+                "the text holds"
+            )
+        return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids; marks are left out."""

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from depthkit.model.gains import BRANCHES, Gains, compose
 from depthkit.model.ffns.router import RouterBank
+from depthkit.model.gains import BRANCHES, Gains, compose
 from depthkit.model.plan import Key, Plan
 from depthkit.model.regulators.base import Regulator
 from depthkit.model.roles import Rule
@@ -81,7 +81,7 @@ class Schedules(nn.Module):
         return [Bank(stream, pair) for stream, pair in zip(streams, pairs, strict=True)]
 
     def after_step(self, loads: Mapping[Key, Tensor]) -> None:
-        """Pass the expert loads `[E]` of one optimiser step, by visit, on to the banks that balance by them."""
+        """Pass the expert loads `[E]` of an optimiser step, by visit, on to banks that balance by them."""
         for bank in self.branch_banks.values():
             assert isinstance(bank, RouterBank)
             bank.after_step(loads)

@@ -41,9 +41,9 @@ class SegmentConfig(Spec):
     repeat: int = Field(1, ge=1)
     """How many times the pattern is laid out, each time with layers of its own."""
     loops: Annotated[Any, LoopCount()] = 1
-    """How many times the whole segment is executed: a number, or a sampler such as {kind: uniform, max: 8}."""
+    """How often the whole segment is executed: a number, or a sampler such as {kind: uniform, max: 8}."""
     shared: bool = True
-    """Whether every loop has the same layers; false stores layers of their own for every loop there can be."""
+    """Whether every loop has the same layers; false stores layers for every loop there can be."""
     inject: Annotated[Any, Component(looping.INJECTS)] = Field("none", validate_default=True)
     """How what the segment is given is put in again at every loop."""
     state_init: Annotated[Any, Component(looping.STATES)] = Field("embedding", validate_default=True)
@@ -80,7 +80,7 @@ class SegmentConfig(Spec):
 
     @property
     def recurs(self) -> bool:
-        """Whether anything happens between its visits, so that it is more than its blocks one after another."""
+        """Whether anything happens between its visits, so that it is more than its blocks in a row."""
         kinds = (self.inject.kind, self.state_init.kind, self.carry.kind, self.readout.kind)
         settings = (self.loop_embedding, self.out_norm is not False)
         return kinds != ("none", "embedding", "none", "last") or any(settings)
@@ -254,6 +254,8 @@ class ModelConfig(Spec):
         by_name = {segment.name: segment for segment in self.segments}
         if isinstance(loops, int):
             looped = [s.name for s in self.segments if s.longest_loops > 1 or s.recurs]
+            if not looped and loops != 1:
+                raise ValueError(f"loops: {loops}, but no segment of this model is looped")
             loops = dict.fromkeys(looped, loops)
         for name, count in (loops or {}).items():
             if name not in by_name:

@@ -18,7 +18,7 @@ from depthkit.model.compile import compile_blocks
 from depthkit.model.cross_entropy import IGNORE
 from depthkit.model.gains import Gains, scaled
 from depthkit.model.init import initialise
-from depthkit.model.loops.states import Noise
+from depthkit.model.loops.states import EVALUATION, Noise
 from depthkit.model.plan import Key, Plan, Visit
 from depthkit.model.roles import RoleInfo, Rule, role_table, rule_table
 from depthkit.model.rows import warn_of_untrained
@@ -116,7 +116,7 @@ class Transformer(nn.Module):
         step: Tensor | None = None,
         observe: Observe | None = None,
         loops: Loops = None,
-        noise: Noise = Noise(),
+        noise: Noise = EVALUATION,
         cache: Cache | None = None,
     ) -> Output:
         """Run the model.
@@ -159,10 +159,11 @@ class Transformer(nn.Module):
         """
         name = frozenset(loops.items()) if isinstance(loops, Mapping) else loops
         if name not in self._plans:
-            if self._unrolled:
+            plan = self.config.plan(loops)
+            if self._unrolled and plan.loops != self.plan.loops:
                 raise ValueError("loops: an unrolled model has a layer for every visit, and no other count")
-            self._plans[name] = self.config.plan(loops)
-            warn_of_untrained(self.modules(), self._plans[name])
+            warn_of_untrained(self.modules(), plan)
+            self._plans[name] = self.plan if self._unrolled else plan
         return self._plans[name]
 
     def open(self, ids: Tensor, gains: Gains) -> Carried:

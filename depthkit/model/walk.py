@@ -14,7 +14,7 @@ from torch import Tensor
 
 from depthkit.model.block import Aux
 from depthkit.model.loops.recurrence import Memory, Recurrence
-from depthkit.model.loops.states import Noise
+from depthkit.model.loops.states import EVALUATION, Noise
 from depthkit.model.plan import Plan, Visit
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Inputs(NamedTuple):
     """`[B, T]` int64, with a cache `[B, cached + T]`; attention stays within a document."""
     counted: Tensor | None = None
     """`[B, T]` bool: tokens that count for balance and load; None for all."""
-    noise: Noise = Noise()
+    noise: Noise = EVALUATION
     """Where random initial states come from."""
     cache: Cache | None = None
     """Keys and values of earlier positions, by visit."""

@@ -30,7 +30,9 @@ def held_out(loaded: Loaded, options: EvalOptions) -> Sequences:
         raise ValueError(f"{loaded.path}: trained with another tokenizer than data.tokenizer now gives")
     limit = 64 * options.sequences * settings.sequence_length
     pool = _nominal(loaded, list(data.validation(64, max_tokens=limit)))
-    return draw(Sequences.of_batches(pool), options.sequences, options.seed)
+    found = draw(Sequences.of_batches(pool), options.sequences, options.seed)
+    facts = {"name": settings.corpus.kind, "split": "validation", "tokenizer": loaded.tokenizer}
+    return found.labelled(facts | found.bytes_scored(data.tokenizer.byte_lengths))
 
 
 def _nominal(loaded: Loaded, batches: list[Batch]) -> list[Batch]:
@@ -57,9 +59,10 @@ def examine(
     return evaluate(
         Subject(model, name=loaded.path.resolve().parents[1].name),
         sequences,
-        options.preset if options.probes is None else options.probes,
+        options.asked,
         options.seed,
         batch_tokens=options.batch_tokens,
+        null=options.nulls,
         info={"path": str(loaded.path), "step": loaded.step, "tokenizer": loaded.tokenizer},
         progress=progress,
     )

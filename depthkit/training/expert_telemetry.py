@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from depthkit.model import Key, Output
+from depthkit.model.ffns.router import selection_overlap
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,3 @@ class ExpertTelemetry:
                 overlap[key] = float(selection_overlap(before["experts"], aux["experts"])[counted].mean())
                 chance[key] = aux["experts"].shape[-1] / len(shares)
         return cls(load, entropy, overlap, chance)
-
-
-def selection_overlap(a: Tensor, b: Tensor) -> Tensor:
-    """Share of common experts of two selections `[..., k]` without repetitions -> `[...]`."""
-    return (a[..., :, None] == b[..., None, :]).any(-1).to(torch.float32).mean(-1)

@@ -70,12 +70,14 @@ class Recorder:
         }
         self.event("experts", step, **by_visit)
         loads = list(found.load.values())
-        points = {
-            f"experts/max load x E/{key}": max(load) * len(load) for key, load in by_visit["load"].items()
-        }
-        for name in ("entropy", "overlap"):
-            points |= {f"experts/{name}/{key}": value for key, value in by_visit[name].items()}
-        points |= {f"experts/overlap chance/{key}": value for key, value in by_visit["chance"].items()}
+        largest = {key: max(load) * len(load) for key, load in by_visit["load"].items()}
+        curves = {"max load x E": largest, "entropy": by_visit["entropy"], "overlap": by_visit["overlap"]}
+        points: dict[str, float | None] = {}
+        for name, values in curves.items():
+            keys = list(values)
+            points |= {f"experts/{name}/{keys[i]}": values[keys[i]] for i in _spread(len(keys))}
+        # Next to the overlaps, so that TensorBoard shows the line that independent choices would give.
+        points |= {f"experts/overlap/chance {value:.3g}": value for value in set(found.chance.values())}
         self._scalars(points, step)
         if len({len(load) for load in loads}) == 1:
             with self.folder.writing("the TensorBoard file"):

@@ -42,6 +42,15 @@ class Run:
                 raise ValueError(f"train.{error}") from None
             return self
 
+        @model_validator(mode="after")
+        def _loops_can_be_run(self) -> Run.Config:
+            for count in getattr(self.data.corpus, "loops", list)():
+                try:
+                    self.model.plan(count)
+                except ValueError as error:
+                    raise ValueError(f"data.corpus {self.data.corpus.kind}: {error}") from None
+            return self
+
         @property
         def total_steps(self) -> int:
             """Optimiser steps of the whole run."""

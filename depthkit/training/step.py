@@ -11,7 +11,7 @@ from torch import Tensor
 from depthkit.data import Batch
 from depthkit.model import Key, Output, Transformer
 from depthkit.model.cross_entropy import IGNORE
-from depthkit.model.loops.states import Noise
+from depthkit.model.loops.states import EVALUATION, Noise
 from depthkit.model.transformer import Loops
 from depthkit.model.walk import Observe
 from depthkit.training.expert_telemetry import ExpertTelemetry
@@ -147,7 +147,7 @@ def forward(
     autocast: bool,
     observe: Observe | None = None,
     loops: Loops = None,
-    noise: Noise = Noise(),
+    noise: Noise = EVALUATION,
 ) -> Output:
     """The model's output on one micro-batch, under bf16 autocast if asked for."""
     with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=autocast):

@@ -15,7 +15,7 @@ def test_defaults_are_text_that_is_always_there():
 
 
 def test_every_kind_is_found_and_documented():
-    assert CORPORA.names() == ["files", "hub", "kjv", "tokens"]
+    assert CORPORA.names() == ["files", "hops", "hub", "kjv", "tokens"]
     assert TOKENIZERS.names() == ["bpe", "bytes", "file", "hub", "ids"]
     for registry in (CORPORA, TOKENIZERS):
         for name in registry.names():
@@ -28,6 +28,19 @@ def test_every_kind_is_found_and_documented():
 def test_a_config_survives_its_own_dump():
     config = parse({"corpus": {"kind": "files", "paths": ["a/*.txt"]}, "tokenizer": {"kind": "bpe"}})
     assert parse(to_dict(config)) == config
+
+
+@pytest.mark.parametrize("null", [{}, {"tokenizer": None, "sequence_length": None}])
+@pytest.mark.parametrize("size", [3, 8, 11])
+def test_what_follows_from_a_task_need_not_be_written(null, size):
+    config = parse({"corpus": {"kind": "hops", "size": size}, **null})
+    assert config.sequence_length == 2 * size
+    assert (config.tokenizer.kind, config.tokenizer.vocab_size) == ("ids", size * size + size)
+    assert parse(to_dict(config)) == config
+
+
+def test_null_takes_the_defaults_for_text():
+    assert parse({"tokenizer": None, "sequence_length": None}) == parse({})
 
 
 @pytest.mark.parametrize(
@@ -44,6 +57,16 @@ def test_a_config_survives_its_own_dump():
         ({"sequence_length": 0}, "sequence_length"),
         ({"sequence_length": "64"}, "sequence_length"),
         ({"num_workers": -1}, "num_workers"),
+        ({"corpus": "hops", "sequence_length": 256}, "sequence_length: corpus hops needs 16; leave it out"),
+        ({"corpus": "hops", "tokenizer": "bytes"}, "tokenizer: corpus hops needs .*72.*leave it out"),
+        ({"corpus": "hop"}, r"unknown corpus kind 'hop'; did you mean 'hops'\?"),
+        ({"corpus": {"kind": "hops", "size": 2}}, "corpus.size.*3"),
+        ({"corpus": {"kind": "hops", "train_hops": []}}, "corpus.train_hops"),
+        ({"corpus": {"kind": "hops", "test_hops": []}}, "corpus.test_hops"),
+        ({"corpus": {"kind": "hops", "train_hops": [1, 0]}}, "corpus.train_hops.1"),
+        ({"corpus": {"kind": "hops", "test_hops": [2, 2]}}, "corpus.test_hops: each .* once"),
+        ({"corpus": {"kind": "hops", "test_problems": 0}}, "corpus.test_problems"),
+        ({"corpus": {"kind": "hops", "hops": [1]}}, "unknown key 'hops'"),
     ],
 )
 def test_mistakes_are_refused_in_one_message(raw, match):

@@ -31,7 +31,7 @@ def same(one, other):
 
 
 def held_out(data):
-    return data._splits.validation.tokens
+    return data._splits.validation.store.tokens
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", BPE], ids=["bytes", "bpe"])

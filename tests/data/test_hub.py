@@ -46,7 +46,7 @@ def test_a_whole_data_set_is_split_and_reused(opened, shards, words, capfd):
     data = opened(hub(shards))
     summary = data.summary()
     assert (summary["train_documents"], summary["validation_documents"]) == (57, 3)
-    both = [*data._splits.train.store.tokens.tolist(), *data._splits.validation.tokens.tolist()]
+    both = [*data._splits.train.store.tokens.tolist(), *data._splits.validation.store.tokens.tolist()]
     assert sorted(decoded(data, both)) == sorted(words)
     assert opened(hub(shards)).summary() == summary
     assert capfd.readouterr() == ("", "")
@@ -55,7 +55,7 @@ def test_a_whole_data_set_is_split_and_reused(opened, shards, words, capfd):
 def test_a_validation_split(opened, shards, words):
     data = opened(hub(shards, split="train[:40]", validation_split="train[40:]", validation_documents=5))
     assert data.summary()["train_documents"] == 40
-    assert decoded(data, data._splits.validation.tokens.tolist()) == words[40:45]
+    assert decoded(data, data._splits.validation.store.tokens.tolist()) == words[40:45]
 
 
 def stream(shards, **fields):
@@ -70,7 +70,7 @@ def stretch(data, count=60):
 
 def test_a_stream_shows_every_document_once_an_epoch(opened, shards, words):
     data = opened(stream(shards), sequence_length=64)
-    held_out = set(decoded(data, data._splits.validation.tokens.tolist()))
+    held_out = set(decoded(data, data._splits.validation.store.tokens.tolist()))
     expected = set(words) - held_out
     shown = stretch(data, 130)
     count = len(expected)

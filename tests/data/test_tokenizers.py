@@ -232,3 +232,21 @@ def test_fingerprints_differ(bpe, saved):
     assert len(set(prints)) == 3
     assert all(len(p) == 64 for p in prints)
     assert isinstance(bpe.byte_lengths, np.ndarray)
+
+
+def test_ids_at_the_end_can_be_left_out_and_text_that_needs_one_is_refused(bpe, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    bpe._tokenizer.save(str(path))
+    whole = build(kind="file", path=str(path))
+    cut = build(kind="file", path=str(path), vocab_size=270)
+    kept = next(text for text in "abcdefgh" if whole.encode(text).max() < 270)
+    lost = whole.decode([whole.vocab_size - 1])
+    assert cut.vocab_size == len(cut.byte_lengths) == 270
+    assert cut.fingerprint != whole.fingerprint
+    assert (cut.encode(kept) == whole.encode(kept)).all()
+    with pytest.raises(
+        ValueError, match=r"data\.tokenizer\.vocab_size: 270 leaves out .* which the text holds"
+    ):
+        cut.encode(lost)
+    with pytest.raises(ValueError, match=f"at most the tokenizer's {whole.vocab_size} ids.*got 9999"):
+        build(kind="file", path=str(path), vocab_size=9999)

@@ -20,7 +20,7 @@ def written(tmp_path):
 
 def rows(data):
     splits = data._splits
-    return splits.train.store, splits.validation
+    return splits.train.store, splits.validation.store
 
 
 @pytest.mark.parametrize(

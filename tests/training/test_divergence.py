@@ -67,8 +67,8 @@ def test_single_bad_steps_are_survived(run, tmp_path, monkeypatch):
 
     real = Stepper._accumulate
 
-    def now_and_then(self, batches, step, telemetry):
-        loss, objective, scored = real(self, batches, step, telemetry)
+    def now_and_then(self, batches, step, telemetry, loads):
+        loss, objective, scored = real(self, batches, step, telemetry, loads)
         return loss * (float("nan") if step in (3, 5, 6) else 1), objective, scored
 
     monkeypatch.setattr(Stepper, "_accumulate", now_and_then)

@@ -77,3 +77,24 @@ def test_no_model_is_allocated(run):
     config = run(model={"depth": 1000, "dim": 2**15})  # tens of terabytes
     text = printed(config)
     assert "1000 layers" in text
+
+
+def test_loops_without_gradient_keep_nothing_and_cost_a_forward(run):
+    loops = {"kind": "fixed", "mean": 6, "backprop": 2}
+    segment = {"name": "core", "pattern": ["dense"], "repeat": 2, "loops": loops, "inject": "add"}
+    config = run(model={"dim": 32, "segments": [segment]}).with_vocabulary(257)
+    assert abs(estimate(config, bf16=False).activations / measured(config) - 1) < 0.02
+    assert "loops without gradient 1 x" in printed(config)
+
+
+def test_checkpointing_is_said_not_to_be_counted(run):
+    assert "total without checkpointing" in printed(run(activation_checkpointing="block"))
+    assert "checkpointing" not in printed(run())
+
+
+def test_data_that_would_be_fetched_is_left_alone_where_the_vocabulary_is_written(run):
+    data = {"corpus": {"kind": "hub", "name": "no/such-corpus"}}
+    text = printed(run(model={"vocab": 300}, data=data))
+    assert "not fetched, so how many tokens there are is not known: corpus no/such-corpus" in text
+    assert "not known" in next(line for line in text.splitlines() if "epochs" in line)
+    assert "not fetched" not in printed(run())

@@ -13,7 +13,7 @@ from pydantic import Field
 from depthkit.data import holding_out, reading, store
 from depthkit.data.checking import digest
 from depthkit.data.interfaces import Split, Splits, Tokenizer
-from depthkit.data.loader import WindowSource
+from depthkit.data.loader import HeldOutWindows, WindowSource
 from depthkit.data.registries import CORPORA
 from depthkit.data.tokenise import tokenised
 from depthkit.registry import Spec, unknown
@@ -84,7 +84,7 @@ class TextFiles:
     def open(self, tokenizer: Tokenizer, folder: Path) -> Splits:
         """See `Corpus`."""
         stores = tokenised(self, tokenizer, folder)
-        return Splits(WindowSource(stores["train"]), stores["validation"])
+        return Splits(WindowSource(stores["train"]), HeldOutWindows(stores["validation"]))
 
 
 def find(key: str, patterns: list[str]) -> list[Path]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from depthkit.data import holding_out, reading, store
 from depthkit.data.interfaces import Split, Splits, Tokenizer
-from depthkit.data.loader import WindowSource
+from depthkit.data.loader import HeldOutWindows, WindowSource
 from depthkit.data.registries import CORPORA
 from depthkit.data.streaming import StreamSource, TextStream
 from depthkit.data.tokenise import tokenised
@@ -48,6 +48,13 @@ class HubDataset:
         """Column of the text."""
         streaming: bool = False
         """Read while training, instead of downloading and tokenising everything first."""
+
+        @property
+        def remote(self) -> str | None:
+            """What would have to be fetched to open it; None for a folder, or a format with local files."""
+            files = self.data_files or []
+            here = bool(files) and "/" not in self.name and not any("://" in file for file in files)
+            return None if here or Path(self.name).exists() else f"corpus {self.name}"
 
     def __init__(self, config: Config):
         self._config = config
@@ -102,7 +109,7 @@ class HubDataset:
         """See `Corpus`; of a stream, only the held-out documents are tokenised and kept."""
         if not self._config.streaming:
             stores = tokenised(self, tokenizer, folder)
-            return Splits(WindowSource(stores["train"]), stores["validation"])
+            return Splits(WindowSource(stores["train"]), HeldOutWindows(stores["validation"]))
         stream = TextStream(self._train, "data.corpus hub", self._config.text_field, self._threshold)
         validation = tokenised(self, tokenizer, folder, ("validation",))["validation"]
-        return Splits(StreamSource(stream, tokenizer, self.fingerprint), validation)
+        return Splits(StreamSource(stream, tokenizer, self.fingerprint), HeldOutWindows(validation))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from depthkit.data import store
 from depthkit.data.interfaces import Split, Splits, Tokenizer
-from depthkit.data.loader import WindowSource
+from depthkit.data.loader import HeldOutWindows, WindowSource
 from depthkit.data.registries import CORPORA
 from depthkit.data.tokenise import tokenised
 from depthkit.registry import Spec, unknown
@@ -70,4 +70,4 @@ class KingJames:
     def open(self, tokenizer: Tokenizer, folder: Path) -> Splits:
         """See `Corpus`."""
         stores = tokenised(self, tokenizer, folder)
-        return Splits(WindowSource(stores["train"]), stores["validation"])
+        return Splits(WindowSource(stores["train"]), HeldOutWindows(stores["validation"]))

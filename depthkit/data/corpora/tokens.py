@@ -15,7 +15,7 @@ from pydantic import Field
 
 from depthkit.data import store
 from depthkit.data.interfaces import Split, Splits, Tokenizer
-from depthkit.data.loader import WindowSource
+from depthkit.data.loader import HeldOutWindows, WindowSource
 from depthkit.data.registries import CORPORA
 from depthkit.data.store import TokenStore
 from depthkit.registry import Spec, unknown
@@ -67,7 +67,7 @@ class TokenFiles:
         """See `Corpus`; the ids stay where they are."""
         for split in self._stores.values():
             _check_ids(split, tokenizer.vocab_size)
-        return Splits(WindowSource(self._stores["train"]), self._stores["validation"])
+        return Splits(WindowSource(self._stores["train"]), HeldOutWindows(self._stores["validation"]))
 
     @cached_property
     def _stores(self) -> dict[str, TokenStore]:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from depthkit.data.interfaces import Corpus
 from depthkit.data.registries import TOKENIZERS
 from depthkit.data.subword import Subword
@@ -26,12 +28,14 @@ class FileTokenizer(Subword):
         """A `tokenizer.json`, or the folder that holds it."""
         bos: str | None = None
         """Mark that opens each document; null means what a `tokenizer_config.json` beside it names."""
+        vocab_size: int | None = Field(None, ge=1)
+        """Only the first so many ids, where the rest are marks that no text holds; null is all."""
 
     def __init__(self, config: Config, corpus: Corpus, folder: Path):
         path = Path(config.path).expanduser()
         path = path / "tokenizer.json" if path.is_dir() else path
         bos = config.bos or declared_bos(path.with_name("tokenizer_config.json"))
-        super().__init__(read_tokenizer(path, "data.tokenizer.path"), bos)
+        super().__init__(read_tokenizer(path, "data.tokenizer.path"), bos, config.vocab_size)
 
 
 def read_tokenizer(path: Path, key: str) -> Tokenizer:

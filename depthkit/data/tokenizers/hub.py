@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import Field
+
 from depthkit.data.interfaces import Corpus
 from depthkit.data.registries import TOKENIZERS
 from depthkit.data.subword import Subword
@@ -24,11 +26,18 @@ class HubTokenizer(Subword):
         """Branch, tag or commit; null means the default branch."""
         bos: str | None = None
         """Mark that opens each document; null means the one that the repository names."""
+        vocab_size: int | None = Field(None, ge=1)
+        """Only the first so many ids, where the rest are marks that no text holds (t5); null is all."""
+
+        @property
+        def remote(self) -> str:
+            """What would have to be fetched to open it."""
+            return f"tokenizer {self.name}"
 
     def __init__(self, config: Config, corpus: Corpus, folder: Path):
         path = _download(config, "tokenizer.json")
         bos = config.bos or declared_bos(_download(config, "tokenizer_config.json"))
-        super().__init__(read_tokenizer(path, "data.tokenizer.name"), bos)
+        super().__init__(read_tokenizer(path, "data.tokenizer.name"), bos, config.vocab_size)
 
 
 def _download(config: HubTokenizer.Config, filename: str) -> Path:

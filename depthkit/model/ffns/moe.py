@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from depthkit.kernels.experts import BACKENDS, backend
 from depthkit.model.ffns.balance import Counted, auxiliary, count_tokens
-from depthkit.model.ffns.router import Router, RouterBank, Visiting, route
+from depthkit.model.ffns.router import Routed, Router, RouterBank, Visiting, route
 from depthkit.model.plan import Plan
 from depthkit.model.registries import FFNS
 from depthkit.model.roles import assign
@@ -47,8 +47,9 @@ class MixtureOfExperts(nn.Module):
         """What an expert is."""
         score: Literal["softmax", "sigmoid"] = "softmax"
         """How router logits become scores."""
-        renormalise: bool = True
-        """Whether the weights of a token's k experts are made to sum to 1."""
+        renormalise: bool | None = None
+        """Whether the weights of a token's k experts are made to sum to 1; null is yes for k above 1, since a
+        single weight would always be 1 and the router learn nothing from the loss."""
         scale: float = Field(1.0, gt=0)
         """Multiplies the weights."""
         router: Literal["shared", "per_loop", "shared_bias"] = "shared"
@@ -74,6 +75,11 @@ class MixtureOfExperts(nn.Module):
             if self.backend not in BACKENDS:
                 raise ValueError(f"backend: {unknown('expert backend', self.backend, BACKENDS)}")
             return self
+
+        @property
+        def renormalises(self) -> bool:
+            """Whether the weights sum to 1, with null resolved."""
+            return self.top_k > 1 if self.renormalise is None else self.renormalise
 
         @property
         def matrices(self) -> int:
@@ -154,13 +160,17 @@ class MixtureOfExperts(nn.Module):
         self, h: Tensor, ctx: Counted, bank: Visiting | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """`[B, T, D] -> ([B, T, D], aux)`."""
-        visiting = bank or Visiting()
-        weight = self.router.weight if self.router is not None else visiting.weight
-        assert weight is not None
-        routed = route(h, weight, visiting, self.config)
+        routed = self.routed(h, bank)
         flat = h.flatten(0, 1)
         chosen, weights = routed.experts.flatten(0, 1), routed.weights.flatten(0, 1)
         y = self.compute(flat, chosen, weights, self.gate, self.up, self.down).view_as(h)
         if self.shared is not None:
             y = y + self.shared(h, None)[0]
         return y, auxiliary(routed, ctx, self.config)
+
+    def routed(self, h: Tensor, bank: Visiting | None = None) -> Routed:
+        """Where the tokens of `h [B, T, D]` go."""
+        visiting = bank or Visiting()
+        weight = self.router.weight if self.router is not None else visiting.weight
+        assert weight is not None
+        return route(h, weight, visiting, self.config)

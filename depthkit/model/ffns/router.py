@@ -100,7 +100,12 @@ def route(h: Tensor, weight: Tensor, visiting: Visiting, config: Any) -> Routed:
         choice = scores.detach() if visiting.choice_bias is None else scores.detach() + visiting.choice_bias
         experts = choice.topk(config.top_k, dim=-1).indices
         weights = scores.gather(-1, experts)
-        if config.renormalise:
+        if config.renormalises:
             weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(precise).tiny)
         shares = scores if config.score == "softmax" else scores / scores.sum(-1, keepdim=True)
     return Routed(logits, shares, experts, weights * config.scale)
+
+
+def selection_overlap(a: Tensor, b: Tensor) -> Tensor:
+    """Share of common experts of two selections `[..., k]` without repetitions -> `[...]`."""
+    return (a[..., :, None] == b[..., None, :]).any(-1).to(torch.float32).mean(-1)

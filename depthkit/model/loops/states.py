@@ -29,6 +29,10 @@ class Noise(NamedTuple):
     start: int = 0
 
 
+EVALUATION = Noise()
+"""The same noise for every sequence."""
+
+
 @STATES.register("embedding")
 class FromInput:
     """The segment's own input, so that one loop equals a plain stack."""

@@ -156,21 +156,25 @@ class GroupedQueryAttention(nn.Module):
         Raises:
             ValueError: the backend cannot be used here, or `documents` has another shape.
         """
-        (batch, time), device = ids.shape, ids.device
-        request = attention.Request(
+        time = ids.shape[1]
+        request = self._request(ids, documents, start)
+        rotary = rotary_tables(time, self.head_dim, self.config.rope_base, ids.device, start)
+        return AttentionContext(rotary, attention.prepare(self.config.backend, request), start)
+
+    def _request(self, ids: Tensor, documents: Tensor | None, start: int = 0) -> attention.Request:
+        batch, time = ids.shape
+        return attention.Request(
             batch=batch,
             queries=time,
             keys=start + time,
             head_dim=self.head_dim,
-            device=device,
+            device=ids.device,
             dtype=_compute_dtype(self.v.weight),
             causal=self.config.causal,
             window=self.config.window,
             documents=documents,
             grad=torch.is_grad_enabled(),
         )
-        rotary = rotary_tables(time, self.head_dim, self.config.rope_base, device, start)
-        return AttentionContext(rotary, attention.prepare(self.config.backend, request), start)
 
     def with_cache(self, ctx: AttentionContext, slot: Slot) -> AttentionContext:
         """`ctx` for one visit, whose keys and values are kept in `slot`.
@@ -203,14 +207,45 @@ class GroupedQueryAttention(nn.Module):
 
     def forward(self, h: Tensor, ctx: AttentionContext, bank: Any = None) -> tuple[Tensor, dict[str, Tensor]]:
         """`[B, T, D] -> ([B, T, D], {})`."""
-        q, k, v = (self._heads(project(h)) for project in (self.q, self.k, self.v))
-        if self.config.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, ctx.rotary), rotate(k, ctx.rotary)
+        q, k = self._queries_and_keys(h, ctx)
+        v = self._heads(self.v(h))
         if ctx.cache is not None:
             k, v = ctx.cache.append(k, v)
-        y = attention.attend(q, k, v, ctx.pattern, self.head_dim**-self.config.scale_power)
+        y = attention.attend(q, k, v, ctx.pattern, self.scale)
         return self.o(y.transpose(1, 2).flatten(2)), {}
+
+    def probabilities(
+        self, h: Tensor, ctx: AttentionContext, documents: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What `forward` weights the values with, on any backend and without a cache; for probes.
+
+        Args:
+            h: `[B, T, D]`, what the mixer reads.
+            ctx: as given to `forward`.
+            documents: `[B, T]`, as given to `prepare`.
+
+        Returns:
+            Probabilities `[B, H, T, T]`, fp32, and which keys (columns) a query sees, `[B, T, T]`.
+        """
+        assert ctx.cache is None and ctx.start == 0, "probabilities are of whole windows"
+        ids = h.new_zeros(h.shape[:2], dtype=torch.int64)
+        # Everything in one document is what no documents means, and makes the mask explicit.
+        mask = attention.attention_mask(self._request(ids, ids if documents is None else documents))
+        assert mask is not None
+        q, k = self._queries_and_keys(h, ctx)
+        pattern = attention.Dense(mask, causal=False)
+        return attention.attention_probabilities(q, k, pattern, self.scale), mask[:, 0]
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by."""
+        return self.head_dim**-self.config.scale_power
+
+    def _queries_and_keys(self, h: Tensor, ctx: AttentionContext) -> tuple[Tensor, Tensor]:
+        q, k = self._heads(self.q(h)), self._heads(self.k(h))
+        if self.config.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return rotate(q, ctx.rotary), rotate(k, ctx.rotary)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 from torch import Tensor
 
@@ -26,7 +28,7 @@ class DeepNorm(Regulator):
     equation = "x <- norm(alpha x + branch(x)), alpha = (2L)^exponent; std(v, o, up, down) *= (8L)^-exponent"
     source = "arXiv:2203.00555 (decoder)"
     neutral = {"exponent": 0.0}
-    placements = ("post",)
+    placements: ClassVar[tuple[str, ...]] = ("post",)
     needs_norm = True
     keeps_final_norm = False
 

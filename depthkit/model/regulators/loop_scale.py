@@ -26,7 +26,7 @@ class LoopScale(Regulator):
     neutral = {"form": "none"}
 
     class Config(Regulator.Config):
-        """Settings of `loop_scale`; R and K are those of the visit's segment as configured, whatever `index`."""
+        """Settings of `loop_scale`; R and K are those of the segment as configured, whatever `index`."""
 
         form: Literal["loom", "residual", "none"] = "loom"
         """`loom` counts the m = 2K branches of one loop, `residual` its K layers; `none` is neutral."""

@@ -77,8 +77,8 @@ class AttentionResidual(nn.Module):
             for segment in model.segments:
                 if segment.recurs:
                     return (
-                        f"attention_residual has no sum that segment {segment.name!r} could inject into, carry "
-                        "or read out; loop it plainly, or use another stream"
+                        f"attention_residual has no sum that segment {segment.name!r} could inject into, "
+                        "carry or read out; loop it plainly, or use another stream"
                     )
                 if model.placement_of(segment).after_add:
                     return (

@@ -7,8 +7,7 @@ import torch
 
 from depthkit.model import Transformer, account
 from depthkit.model.registries import REGULATORS, STREAMS
-from tests.model.loops.test_unrolled import FULL, moe
-from tests.model.loops.written import segments
+from tests.model.loops.written import FULL, moe, segments
 from tests.model.regulators import kit
 from tests.models import make_config, make_ids, make_model, redraw
 

@@ -233,3 +233,20 @@ def test_huginn_uses_its_final_norm_twice_and_both_uses_train_it():
     assert [name for name, _ in model.named_parameters() if "final_norm" in name or "out_norm" in name] == [
         "final_norm.weight"
     ]
+
+
+def test_past_the_trained_loops_a_learned_carry_mixes_the_latest_outputs():
+    model = looped({"carry": "learned"}, std=0.2)
+    weights = model.recurrences["core"].carry.logits[1:3].softmax(0)
+
+    def core(e, step, p):
+        y = [step(e)]
+        for t in range(1, 5):
+            mix = y[0] if t == 1 else weights[0] * y[-2] + weights[1] * y[-1]
+            y.append(step(y[-1] + p["carry.strength"][min(t, 2) - 1] * unit(mix)))
+        return y[-1]
+
+    ids = ids_for(model)
+    with pytest.warns(UserWarning, match="never trained past 3 loops"):
+        actual = model(ids, loops=5).hidden
+    torch.testing.assert_close(actual, whole(model, ids, core))

@@ -7,18 +7,8 @@ from depthkit.model import Transformer, unroll
 from depthkit.model.loops.states import Noise
 from depthkit.model.registries import STREAMS
 from depthkit.model.streams.embedding_skip import EmbeddingSkip
-from tests.model.loops.written import looped, segments
+from tests.model.loops.written import FULL, RANDOM, looped, moe, segments
 from tests.models import make_config, make_ids, make_model, redraw
-
-FULL = {"inject": "convex", "carry": "mean", "readout": "weighted", "loop_embedding": True}
-RANDOM = {"inject": "linear", "state_init": "normal", "out_norm": True}
-MIXER = {"kind": "gqa", "num_heads": 2, "num_kv_heads": 1}
-
-
-def moe(**settings):
-    ffn = {"kind": "moe", "num_experts": 4, "hidden_dim": 8, **settings}
-    return {"blocks": {"dense": {"mixer": MIXER, "ffn": ffn}}}
-
 
 MODELS = {
     "plain": ({}, {}),

@@ -6,6 +6,14 @@ from depthkit.model.walk import Inputs
 from tests.models import make_ids, make_model, redraw
 
 LOOPS = 3
+FULL = {"inject": "convex", "carry": "mean", "readout": "weighted", "loop_embedding": True}
+RANDOM = {"inject": "linear", "state_init": "normal", "out_norm": True}
+MIXER = {"kind": "gqa", "num_heads": 2, "num_kv_heads": 1}
+
+
+def moe(**settings):
+    ffn = {"kind": "moe", "num_experts": 4, "hidden_dim": 8, **settings}
+    return {"blocks": {"dense": {"mixer": MIXER, "ffn": ffn}}}
 
 
 def segments(core=None, loops=LOOPS, repeat=2):

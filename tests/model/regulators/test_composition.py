@@ -5,6 +5,7 @@ import torch
 
 from depthkit.model import Transformer, unroll
 from depthkit.model.registries import FFNS, NORMS, REGULATORS, STREAMS
+from tests.model.loops.written import FULL, RANDOM, moe, segments
 from tests.model.regulators import kit
 from tests.models import make_config, redraw
 
@@ -13,6 +14,8 @@ PARTNERS = [
     *({"norm": name} for name in NORMS.names()),
     *({"blocks": {"dense": {"mixer": MIXER, "ffn": name}}} for name in FFNS.names()),
     *({"stream": name} for name in STREAMS.names()),
+    {"segments": segments(FULL, loops=2)},
+    {"segments": segments(RANDOM, loops=2), **moe(router="per_loop", bias_rate=0.1)},
 ]
 
 
