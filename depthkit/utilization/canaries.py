@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from depthkit.utilization.capture import skipping
-from depthkit.utilization.replay import Trace, skip
+from depthkit.utilization.edits import skip
+from depthkit.utilization.replay import Trace, replay
 from depthkit.utilization.subject import Subject
 
 TOLERANCE = 1e-4
+ROUNDINGS = 4
+"""Units of rounding that logits in a short number type may differ by when batched otherwise."""
 
 
 class CanaryError(ValueError):
@@ -51,7 +53,7 @@ def check(subject: Subject, trace: Trace) -> dict[str, Canary]:
 
 
 def _hooks_fired(subject: Subject, trace: Trace) -> Canary:
-    called = [call.module for call in trace.calls]
+    called = [trace.path.module(visit) for visit in range(trace.depth)]
     if subject.visits is not None:
         wanted = [subject.layers[visit.layer] for visit in subject.visits]
         off, expected = abs(len(called) - len(wanted)), f"the plan's {len(wanted)} visits in order, once each"
@@ -61,9 +63,9 @@ def _hooks_fired(subject: Subject, trace: Trace) -> Canary:
 
 
 def _skip(subject: Subject, trace: Trace, visit: int) -> Canary:
-    with skipping(subject.layers, visit) as seen:
-        subject.run(trace.batch.ids, trace.batch.documents)
-    replayed, hooked = skip(trace, visit), seen.after[-1]
+    batch = trace.batch
+    hooked = trace.path.hooked_skip(visit, lambda: subject.run(batch.ids, batch.documents))
+    replayed = trace.path.reached(replay(trace, skip(visit)))
     equal = torch.equal(replayed, hooked)
     return Canary(equal, _distance(replayed, hooked), f"replayed skip of visit {visit} bitwise as hooked")
 
@@ -74,23 +76,28 @@ def _lens(subject: Subject, trace: Trace) -> Canary:
         off, limit = _distance(trace.scores.nats, own.cpu()), TOLERANCE
         return Canary(off <= limit, off, "losses read from the last state are the model's own")
     logits = subject.logits(subject.run(trace.batch.ids, trace.batch.documents)).flatten(0, 1)
-    state, size = trace.states[-1].flatten(0, 1), subject.chunk(trace.states[-1].shape[-1])
+    state, size = trace.final.flatten(0, 1), subject.chunk(trace.final.shape[-1])
     parts = [slice(start, start + size) for start in range(0, len(logits), size)]
     off = max(_distance(subject.read_out(state[None, part])[0], logits[part]) for part in parts)
     largest = float(logits[logits.isfinite()].abs().max())  # a head may forbid tokens by -inf
-    limit = TOLERANCE * max(1.0, largest)
+    limit = max(TOLERANCE, ROUNDINGS * torch.finfo(subject.dtype).eps) * max(1.0, largest)
     return Canary(off <= limit, off, "the lens of the last state is the model's logits")
 
 
 def _writes(trace: Trace) -> Canary:
-    total = torch.zeros_like(trace.states[0], dtype=torch.float64)
-    for before, after in zip(trace.states, trace.states[1:], strict=False):
-        total += (after - before).double()
-    whole = trace.states[-1].double() - trace.states[0].double()
+    total = torch.zeros_like(trace.final, dtype=torch.float64)
+    for before, after in zip(trace.before, trace.after, strict=True):
+        total += after.double() - before.double()
+    # What acts between visits, at the ends of loops, is no visit's write.
+    for after, before in zip([*trace.after], [*trace.before[1:], trace.final], strict=True):
+        total += before.double() - after.double()
+    whole = trace.final.double() - trace.before[0].double()
     largest = max(float(state.abs().max()) for state in trace.states)
     off = _distance(total, whole)
     return Canary(
-        off <= TOLERANCE * max(1.0, largest), off, "the writes add up to the last state minus the first"
+        off <= TOLERANCE * max(1.0, largest),
+        off,
+        "the writes, and what loops add between visits, sum to the last state minus the first",
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from depthkit.registry import Spec
+from depthkit.utilization.edits import Edit
+from depthkit.utilization.replay import Step, Trace
 from depthkit.utilization.result import Result
 from depthkit.utilization.sequences import Sequences
-from depthkit.utilization.subject import Subject
+from depthkit.utilization.subject import Place, Subject
 from depthkit.utilization.table import TokenTable
 
 
@@ -21,16 +24,19 @@ class Context:
     sequences: Sequences
     depth: int
     seed: int
+    places: list[Place]
+    """Where every visit sits."""
+    count: Callable[[int, float], None] = lambda rows, visits: None
+    """Called with (sequences, visits) where a probe runs visits by itself, so that the cost is told."""
 
 
 class Probe(ABC):
     """A question asked of each visit, answered from a sweep that all probes share.
 
-    `requires` names the sweep: "stream" gives `update` every `Trace` (the intact states of a micro-batch),
-    "skip" every `Step` of the single-visit skip sweep.
+    An evaluation calls `see` with the intact forward of every micro-batch, then `edits` for the altered
+    streams the probe wants, `update` with every step of those, then `more` until it wants no more, and
+    `compute`. Equal edits that several probes ask for at once are run once.
     """
-
-    requires: ClassVar[Literal["stream", "skip"]]
 
     class Config(Spec):
         """No settings."""
@@ -40,9 +46,19 @@ class Probe(ABC):
         self.context = context
         self.depth = context.depth
 
-    @abstractmethod
-    def update(self, event: Any) -> None:
-        """Take in one event of the sweep; keep sums, never token-sized tensors."""
+    def see(self, trace: Trace) -> None:
+        """Take in the intact forward of one micro-batch; keep sums, never token-sized tensors."""
+
+    def edits(self) -> Iterable[Edit]:
+        """The altered streams this probe wants to see."""
+        return ()
+
+    def update(self, step: Step) -> None:
+        """Take in one step of one of these; keep sums, never token-sized tensors."""
+
+    def more(self) -> Iterable[Edit]:
+        """The altered streams of a further round, once every step of the last was seen; none ends it."""
+        return ()
 
     @abstractmethod
     def compute(self) -> Result:

@@ -16,10 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depthkit.utilization.capture import Call
 from depthkit.utilization.sequences import IGNORED, Sequences
+from depthkit.utilization.structure import Structure, examine, find_layers, layers_at, num_ids, stored
 
-LIST_NAMES = ("layers", "h", "blocks")
+OFF = ("use_cache", "output_router_logits", "output_hidden_states", "output_attentions")
+"""Arguments that are turned off where a model takes them: a cache makes repeated or skipped layers read each
+other's entries, and the rest asks every layer for more than its state."""
 CHUNK_LOGITS = 2**22
 """Logits held at once (16 MB in fp32)."""
 
@@ -48,31 +50,69 @@ class Subject:
 
     Args:
         model: a module that is called with ids `[B, T]`.
-        layers: its stored layers; found by structure when not given.
+        layers: its stored layers, or dotted paths of them or of the lists that hold them; found when not
+            given: see `structure`.
         read_out: raw residual state `[B, T, D]` -> logits `[B, T, V]` through the model's whole head
-            path (final norm, head, scale, soft cap); `model.read_out` when not given.
+            path (final norm, head, scale, soft cap). Without it `model.read_out`; without that, the
+            model's own code after its last layer.
         forward: `(ids, documents) -> output`; by default the model itself is called, without a cache.
         name: how reports call it.
+        final_norm, head: dotted paths that overrule what is found; with `head`, states are read out as
+            `head(final_norm(state))`.
 
     Raises:
-        ValueError: no layer list or no read-out; the message says which argument helps.
+        ValueError: no layer list or no logits; the message says which argument helps.
     """
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        layers: Sequence[nn.Module] | None = None,
+        layers: str | Sequence[nn.Module | str] | None = None,
         read_out: Callable[[Tensor], Tensor] | None = None,
         forward: Callable[[Tensor, Tensor | None], Any] | None = None,
         name: str | None = None,
+        final_norm: str | None = None,
+        head: str | None = None,
     ):
-        self.model = model
-        self.layers = list(layers) if layers is not None else find_layers(model)
-        self._read_out = read_out or _own_read_out(model)
+        self.model: nn.Module = getattr(model, "_orig_mod", model)  # hooks inside a compiled model never run
         self._forward = forward or self._call_model
-        self.name = name or type(model).__name__
+        self.name = name or type(self.model).__name__
+        self._view = {"layers": layers, "final_norm": final_norm, "head": head}
+        self._functions = [word for word, given in (("read_out", read_out), ("forward", forward)) if given]
         self._vocab_size: int | None = None
+        own = read_out or getattr(self.model, "read_out", None)
+        self.structure: Structure | None = None
+        if own is not None and final_norm is None and head is None:
+            self.layers = find_layers(self.model) if layers is None else stored(layers_at(self.model, layers))
+            self._read_out: Callable[[Tensor], Tensor] = own
+        else:
+            self.structure = self._examine(layers, final_norm, head)
+            self.layers = self.structure.layers
+            self._read_out = self.structure.read_out if own is None or head else own
+
+    def like(self, model: nn.Module) -> Subject:
+        """The same view of another model of the same architecture, such as a null model.
+
+        Raises:
+            ValueError: this one is seen through functions that belong to its own model.
+        """
+        if self._functions:
+            given = " and ".join(f"{word}=" for word in self._functions)
+            raise ValueError(f"{self.name} is seen through {given}, which another model cannot be")
+        names = {module: path for path, module in self.model.named_modules()}
+        view: dict[str, Any] = dict(self._view)
+        if view["layers"] is not None and not isinstance(view["layers"], str):
+            view["layers"] = [part if isinstance(part, str) else names[part] for part in view["layers"]]
+        return Subject(model, name=self.name, **view)
+
+    def _examine(self, layers: Any, final_norm: str | None, head: str | None) -> Structure:
+        paths = {"layers": layers, "final_norm": final_norm, "head": head}
+        try:
+            with self.frozen():
+                return examine(self.model, self.run, self.logits, **paths)
+        except NotImplementedError:
+            raise ValueError(f"{self.name} cannot be called with ids: pass forward= and read_out=") from None
 
     def run(self, ids: Tensor, documents: Tensor | None = None) -> Any:
         """One full forward of the model; returns whatever it returns."""
@@ -80,8 +120,12 @@ class Subject:
 
     def _call_model(self, ids: Tensor, documents: Tensor | None) -> Any:
         wanted: dict[str, Any] = {} if documents is None else {"documents": documents}
-        if "use_cache" in inspect.signature(self.model.forward).parameters:
-            wanted["use_cache"] = False  # a cache makes repeated or skipped layers read each other's entries
+        accepted = inspect.signature(self.model.forward).parameters
+        if documents is not None and "documents" not in accepted:
+            raise ValueError(
+                f"{self.name}: takes no document numbers, so its windows cannot be masked by document"
+            )
+        wanted |= {switch: False for switch in OFF if switch in accepted}
         return self.model(ids, **wanted)
 
     def read_out(self, state: Tensor) -> Tensor:
@@ -97,7 +141,10 @@ class Subject:
         found = getattr(output, "logits", output)
         found = found[0] if type(found) is tuple else found
         if not isinstance(found, Tensor):
-            raise ValueError(f"{self.name}: found no logits in its output ({type(output).__name__})")
+            raise ValueError(
+                f"{self.name}: found no logits in its output ({type(output).__name__}): "
+                "give a model that has its language-model head, or pass read_out="
+            )
         return found.float()
 
     def own_losses(self, batch: Sequences) -> Tensor | None:
@@ -128,18 +175,35 @@ class Subject:
             correct[part] = (logits.argmax(-1) == wanted[part]).cpu()
         return Scores(nats.view_as(targets), correct.view_as(targets))
 
-    def places(self, calls: Sequence[Call]) -> list[Place]:
-        """The place of every call: from the model's plan when it has one, otherwise from call order."""
+    def places(self, called: Sequence[nn.Module]) -> list[Place]:
+        """The place of every call of a layer: from the model's plan if it has one, else from call order."""
         if self.visits is not None:
             return [Place(*_key(v.key), v.layer, v.block) for v in self.visits]
         index = {layer: i for i, layer in enumerate(self.layers)}
         loops: dict[nn.Module, int] = {}
         places = []
-        for call in calls:
-            loop = loops[call.module] = loops.get(call.module, -1) + 1
-            slot = index[call.module]
-            places.append(Place("layers", loop, slot, slot, type(call.module).__name__))
+        for layer in called:
+            loop = loops[layer] = loops.get(layer, -1) + 1
+            slot = index[layer]
+            places.append(Place("layers", loop, slot, slot, self._kind(slot)))
         return places
+
+    def _kind(self, layer: int) -> str:
+        """`moe` or `dense` where the inside of layers was looked at, otherwise the class."""
+        if self.structure is None:
+            return type(self.layers[layer]).__name__
+        return "moe" if self.structure.inside[layer].router else "dense"
+
+    @property
+    def num_ids(self) -> int | None:
+        """How many token ids the model knows; None when it does not say."""
+        return num_ids(self.model)
+
+    @property
+    def unavailable(self) -> dict[str, str]:
+        """Kinds of metrics that this model cannot have, each with the reason."""
+        reason = self.structure.no_middle if self.structure else None
+        return {"sublayers": reason} if reason else {}
 
     @property
     def visits(self) -> Sequence[Any] | None:
@@ -159,11 +223,14 @@ class Subject:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Evaluation mode and no gradients inside; every module's training flag put back after."""
+        """Evaluation mode and no gradients inside; every module's training flag put back after.
+
+        Not inference mode: its tensors, such as recorded masks, could never take part in a gradient.
+        """
         flags = [(module, module.training) for module in self.model.modules()]
         try:
             self.model.eval()
-            with torch.inference_mode():
+            with torch.no_grad():
                 yield
         finally:
             for module, training in flags:
@@ -171,6 +238,7 @@ class Subject:
 
     def describe(self, depth: int, width: int) -> dict[str, Any]:
         """What identifies the model in a report."""
+        found = {"structure": self.structure.describe()} if self.structure else {}
         return {
             "name": self.name,
             "architecture": type(self.model).__name__,
@@ -179,33 +247,8 @@ class Subject:
             "dim": width,
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "dtype": str(self.dtype).removeprefix("torch."),
-        }
+        } | found
 
 
 def _key(key: Any) -> tuple[str, int, int]:
     return key.segment, key.loop, key.slot
-
-
-def _own_read_out(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    found = getattr(model, "read_out", None)
-    if not callable(found):
-        raise ValueError(
-            f"{type(model).__name__} has no read_out method: pass read_out=, the whole head path"
-        )
-    return found
-
-
-def find_layers(model: nn.Module) -> list[nn.Module]:
-    """The outermost module list called layers, h or blocks.
-
-    Raises:
-        ValueError: none, or several equally near the root; the message names the candidates.
-    """
-    lists = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)]
-    named = [(n, m) for n, m in lists if n.rpartition(".")[2] in LIST_NAMES]
-    nearest = min((n.count(".") for n, _ in named), default=0)
-    found = [(n, m) for n, m in named if n.count(".") == nearest]
-    if len(found) != 1:
-        candidates = ", ".join(name for name, _ in found or lists) or "no module list at all"
-        raise ValueError(f"{type(model).__name__}: found no single layer list ({candidates}): pass layers=")
-    return list(found[0][1])

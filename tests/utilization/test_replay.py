@@ -7,9 +7,9 @@ from torch import nn
 from depthkit.utilization import Sequences, Subject, evaluate
 from depthkit.utilization.canaries import CanaryError, check
 from depthkit.utilization.capture import capturing, skipping, state_of
-from depthkit.utilization.replay import Engine, skip, sweep_cost
+from depthkit.utilization.edits import skip
+from depthkit.utilization.replay import Engine, replay, sweep_cost
 from depthkit.utilization.subject import find_layers
-from tests.models import make_model
 from tests.utilization import models
 
 KINDS = {
@@ -18,6 +18,10 @@ KINDS = {
     "keyword": lambda: models.mixing(4, models.Keyword),
     "shared": lambda: models.mixing(2, order=[0, 1, 0, 1, 1]),
 }
+
+
+def every_skip(traces):
+    return [skip(visit) for visit in range(traces[0].depth)]
 
 
 def engine(model: nn.Module, batch_tokens: int = 1024, count: int = 6) -> Engine:
@@ -33,7 +37,7 @@ def test_replayed_skip_is_bitwise_a_hooked_forward(kind):
         for visit in range(trace.depth):
             with skipping(subject.layers, visit) as seen:
                 subject.run(trace.batch.ids)
-            assert torch.equal(skip(trace, visit), seen.after[-1])
+            assert torch.equal(replay(trace, skip(visit)), seen.after[-1])
             assert visit == trace.depth - 1 or not torch.equal(seen.after[-1], trace.states[-1])
 
 
@@ -43,9 +47,9 @@ def test_sweep_ends_where_single_skips_end(kind):
     with run.subject.frozen():
         traces = run.record()
         last = traces[0].depth - 1
-        for step in run.skip_sweep(traces):
+        for step in run.sweep(traces, every_skip(traces)):
             if step.visit == last:
-                assert torch.equal(step.after, skip(step.trace, step.source))
+                assert torch.equal(step.after, replay(step.trace, step.edit))
             assert (step.scores is not None) == (step.visit == last)
 
 
@@ -58,8 +62,8 @@ def test_cost_is_counted_and_is_what_really_ran(depth):
         layer.register_forward_hook(lambda *_: calls.append(1))
     with run.subject.frozen():
         traces = run.record()
-        list(run.skip_sweep(traces))
-    assert run.layer_evals == depth * (depth + 1) // 2 == sweep_cost(depth, skip_each=True)
+        list(run.sweep(traces, every_skip(traces)))
+    assert run.layer_evals == depth * (depth + 1) // 2 == sweep_cost(depth, every_skip(traces))
     assert len(calls) == len(traces) * depth * (depth + 1) // 2
     assert len(traces) == 3
 
@@ -77,7 +81,7 @@ def test_sweep_is_visit_major():
         traces = run.record()
         for layer in run.subject.layers:
             layer.register_forward_hook(lambda module, *_: order.append(run.subject.layers.index(module)))
-        list(run.skip_sweep(traces))
+        list(run.sweep(traces, every_skip(traces)))
     assert order == sorted(order)
 
 
@@ -228,10 +232,3 @@ def test_no_cache_is_asked_for():
             return super().forward(ids)
 
     assert evaluate(Cached([models.Mixing()]), models.tokens(), ["stream"]).depth == 1
-
-
-@pytest.mark.parametrize("stream", ["embedding_skip", "hyper", "mhc", "attention_residual"])
-def test_streams_that_carry_more_than_one_tensor_are_refused_with_the_reason(stream):
-    model = make_model(stream=stream)
-    with pytest.raises(ValueError, match=r"carries one residual stream .* was called with"):
-        evaluate(model, torch.zeros(1, 5, dtype=torch.long))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from depthkit.utilization.edits import Edit, skip
 from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
 from depthkit.utilization.replay import Step
@@ -19,20 +20,23 @@ class Ablation(Probe):
     Skipped means that the state passes the visit unchanged. Positive: the visit helps.
     """
 
-    requires = "skip"
-
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._nats, self._correct = self.table(self.depth), self.table(self.depth)
 
-    def update(self, event: Step) -> None:
+    def edits(self) -> list[Edit]:
+        """Each visit skipped in turn."""
+        return [skip(visit) for visit in range(self.depth)]
+
+    def update(self, step: Step) -> None:
         """Add the end of one altered stream."""
-        if event.scores is None:
+        if step.scores is None:
             return
-        intact, scored = event.trace.scores, event.trace.batch.scored.cpu()
-        self._nats.add(event.source, event.trace.rows, event.scores.nats.double() - intact.nats, scored)
-        gained = event.scores.correct.double() - intact.correct.double()
-        self._correct.add(event.source, event.trace.rows, gained, scored)
+        intact, scored = step.trace.scores, step.trace.batch.scored.cpu()
+        visit = step.edit.first
+        self._nats.add(visit, step.trace.rows, step.scores.nats.double() - intact.nats, scored)
+        gained = step.scores.correct.double() - intact.correct.double()
+        self._correct.add(visit, step.trace.rows, gained, scored)
 
     def compute(self) -> Result:
         """Loss and accuracy differences by visit; per-sequence sums are kept."""

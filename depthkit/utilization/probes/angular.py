@@ -34,21 +34,19 @@ class Angular(Probe):
     every one. Angles are 2 atan2(|u - v|, |u + v|): an arccos turns rounding into NaN for equal states.
     """
 
-    requires = "stream"
-
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._single = {name: self.table(self.depth) for name in CONVENTIONS}
         self._sums = {name: np.zeros((self.depth, self.depth)) for name in CONVENTIONS}
         self._counts = {name: np.zeros((self.depth, self.depth)) for name in CONVENTIONS}
 
-    def update(self, event: Trace) -> None:
+    def see(self, trace: Trace) -> None:
         """Add every pair of states of one micro-batch."""
-        mask = event.batch.mask
+        mask = trace.batch.mask
         last = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
         masks = {"last_token": last, "all_tokens": mask}
-        units = torch.stack([F.normalize(state.float(), dim=-1, eps=1e-30) for state in event.states])
-        real = torch.stack([state.abs().amax(-1) > 0 for state in event.states])
+        units = torch.stack([F.normalize(state.float(), dim=-1, eps=1e-30) for state in trace.states])
+        real = torch.stack([state.abs().amax(-1) > 0 for state in trace.states])
         step = max(1, CHUNK // units[0].numel())
         for size in range(1, self.depth + 1):
             for start in range(0, self.depth + 1 - size, step):
@@ -56,7 +54,7 @@ class Angular(Probe):
                 end = slice(first.start + size, first.stop + size)
                 angles, valid = angle_over_pi(units[first], units[end]), real[first] & real[end]
                 for name, wanted in masks.items():
-                    self._add(name, event.rows, (first, size), angles.double(), valid & wanted)
+                    self._add(name, trace.rows, (first, size), angles.double(), valid & wanted)
 
     def _add(self, name: str, rows: slice, block: tuple[slice, int], angles: Tensor, valid: Tensor) -> None:
         first, size = block

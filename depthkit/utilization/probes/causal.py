@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
+from depthkit.utilization.edits import Edit, skip
+from depthkit.utilization.effects import Effects
 from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
 from depthkit.utilization.replay import Step
-from depthkit.utilization.result import Matrix, Result, Series
-from depthkit.utilization.statistics import Array, numbers
-
-SMALLEST = 1e-6
+from depthkit.utilization.result import Result
+from depthkit.utilization.writes import IntactWrites, write
 
 
 @PROBES.register("causal")
@@ -28,61 +25,25 @@ class Causal(Probe):
     the largest per-token ratio; it grows with the number of tokens, so it compares only equal samples.
     """
 
-    requires = "skip"
-
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
-        self._change = np.zeros((self.depth, self.depth))
-        self._write = np.zeros(self.depth)
-        self._kept: tuple[tuple[int, int], tuple[Tensor, Tensor]] | None = None
-        self._largest = np.full((self.depth, self.depth), np.nan)
+        self._effects = Effects(self.depth, len(context.sequences))
+        self._intact = IntactWrites()
 
-    def update(self, event: Step) -> None:
+    def edits(self) -> list[Edit]:
+        """Each visit skipped in turn."""
+        return [skip(visit) for visit in range(self.depth)]
+
+    def update(self, step: Step) -> None:
         """Add one step of one altered stream."""
-        if event.visit == event.source:
+        source = step.edit.first
+        if step.visit == source:
             return
-        intact, size = self._intact_write(event)
-        mask = event.trace.batch.mask
-        change = (_write(event.before, event.after) - intact).norm(dim=-1).where(mask, 0.0)
-        at = (event.source, event.visit)
-        self._change[at] += float(change.double().sum())
-        self._largest[at] = np.fmax(self._largest[at], float((change / size.clamp(min=SMALLEST)).max()))
-        if event.source == 0:
-            self._write[event.visit] += float(size.where(mask, 0.0).double().sum())
-
-    def _intact_write(self, event: Step) -> tuple[Tensor, Tensor]:
-        """The intact model's write [B, T, D] at this visit and its norm [B, T]; kept for the next source."""
-        key = (event.visit, event.trace.rows.start)
-        if self._kept is None or self._kept[0] != key:
-            write = _write(event.trace.states[event.visit], event.trace.states[event.visit + 1])
-            self._kept = key, (write, write.norm(dim=-1))
-        return self._kept[1]
+        intact, size = self._intact.at(step)
+        change = (write(step.before, step.after) - intact).norm(dim=-1)
+        self._effects.add((source, step.visit), step.trace.rows, change, size, step.trace.batch.mask)
 
     def compute(self) -> Result:
         """Two matrices (skipped s, later l) and their means over later visits."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = self._change / self._write[None]
-        ratio[~np.isfinite(ratio)] = np.nan
-        ratio[np.tril_indices(self.depth)] = np.nan
-        result = Result()
-        for name, values in {"ratio_of_means": ratio, "max_all_tokens": self._largest}.items():
-            self._add(result, name, values)
-        return result
-
-    def _add(self, result: Result, name: str, values: Array) -> None:
-        words = f"change of visit l's write when visit s is skipped, over the write ({name})"
-        result.matrices[f"causal_effect.{name}"] = Matrix(values, "skipped s", "later l", "ratio", words)
-        result.per_visit[f"later_effect.{name}"] = Series(
-            later_mean(values), "ratio", words + ", mean over the later visits where it is defined"
-        )
-
-
-def _write(before: Tensor, after: Tensor) -> Tensor:
-    return after.float() - before.float()
-
-
-def later_mean(values: Array) -> list[Any]:
-    """Mean of each row's defined entries; None for a row without any, such as the last visit's."""
-    defined = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        return numbers(np.where(defined, values, 0.0).sum(1) / defined.sum(1))
+        words = "change of visit l's write when visit s is skipped"
+        return self._effects.result("causal_effect", words, self.context.seed, "later_effect")

@@ -24,21 +24,19 @@ class Contribution(Probe):
     are left out of the mean.
     """
 
-    requires = "stream"
-
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._size, self._direction = self.table(self.depth), self.table(self.depth)
 
-    def update(self, event: Trace) -> None:
+    def see(self, trace: Trace) -> None:
         """Add the writes of one micro-batch."""
-        for visit, (before, after) in enumerate(zip(event.states, event.states[1:], strict=False)):
+        for visit, (before, after) in enumerate(zip(trace.before, trace.after, strict=True)):
             before, write = before.float(), after.float() - before.float()
             carried, added = before.norm(dim=-1), write.norm(dim=-1)
-            some = event.batch.mask & (carried > 0)
-            self._size.add(visit, event.rows, added / carried, some)
+            some = trace.batch.mask & (carried > 0)
+            self._size.add(visit, trace.rows, added / carried, some)
             cosine = F.cosine_similarity(write, before, dim=-1, eps=1e-30)
-            self._direction.add(visit, event.rows, cosine, some & (added > 0))
+            self._direction.add(visit, trace.rows, cosine, some & (added > 0))
 
     def compute(self) -> Result:
         """Two series, each with and without token 0."""

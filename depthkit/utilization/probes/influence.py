@@ -18,21 +18,18 @@ from depthkit.utilization.table import both_means
 class Influence(Probe):
     """Block influence BI = 1 - cos(state before, state after), mean over all tokens that are not padding."""
 
-    requires = "stream"
-
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._table = self.table(self.depth)
 
-    def update(self, event: Trace) -> None:
+    def see(self, trace: Trace) -> None:
         """Add one micro-batch."""
-        norms = [state.float().norm(dim=-1) for state in event.states]
-        units = [F.normalize(state.float(), dim=-1, eps=1e-30) for state in event.states]
-        for visit in range(self.depth):
+        for visit, (before, after) in enumerate(zip(trace.before, trace.after, strict=True)):
+            u, v = (F.normalize(state.float(), dim=-1, eps=1e-30) for state in (before, after))
             # |u - v|^2 / 2 is 1 - cos without the cancellation: an unchanged state gives exactly 0.
-            influence = (units[visit] - units[visit + 1]).square().sum(-1) / 2
-            valid = event.batch.mask & (torch.minimum(norms[visit], norms[visit + 1]) > 0)
-            self._table.add(visit, event.rows, influence, valid)
+            influence = (u - v).square().sum(-1) / 2
+            shortest = torch.minimum(before.float().norm(dim=-1), after.float().norm(dim=-1))
+            self._table.add(visit, trace.rows, influence, trace.batch.mask & (shortest > 0))
 
     def compute(self) -> Result:
         """One series, with and without token 0."""

@@ -59,8 +59,6 @@ class Lens(Probe):
     sequence, drawn from a seed that depends on the sequence's own tokens, stands for the rest.
     """
 
-    requires = "stream"
-
     class Config(Spec):
         """Settings of `lens`."""
 
@@ -72,36 +70,37 @@ class Lens(Probe):
         self._tables = {name: self.table(self.depth + 1) for name in METRICS}
         self._settled = self.table(1)
 
-    def update(self, event: Trace) -> None:
+    def see(self, trace: Trace) -> None:
         """Read out every state of one micro-batch at the chosen positions."""
-        width = event.states[0].shape[-1]
-        chosen = self._choose(event, self.context.subject.vocab_size(width))
+        width = trace.states[0].shape[-1]
+        chosen = self._choose(trace, self.context.subject.vocab_size(width))
         size = self.context.subject.chunk(width)
         for start in range(0, len(chosen), size):
-            self._read(event, chosen[start : start + size])
+            self._read(trace, chosen[start : start + size])
 
-    def _choose(self, event: Trace, vocab_size: int) -> Tensor:
+    def _choose(self, trace: Trace, vocab_size: int) -> Tensor:
         """[K, 2] (row, position) of the positions to read."""
         share = max(1, self.config.max_logits // vocab_size // len(self.context.sequences))
         chosen = []
-        for row, scored in enumerate(event.batch.scored.cpu()):
+        for row, scored in enumerate(trace.batch.scored.cpu()):
             where = scored.nonzero()[:, 0]
             if len(where) > share:
-                seed = zlib.crc32(event.batch.ids[row].cpu().numpy().tobytes()) ^ self.context.seed
+                seed = zlib.crc32(trace.batch.ids[row].cpu().numpy().tobytes()) ^ self.context.seed
                 order = torch.randperm(len(where), generator=torch.Generator().manual_seed(seed))
                 where = where[order[:share].sort().values]
             chosen.append(torch.stack([torch.full_like(where, row), where], 1))
         return torch.cat(chosen)
 
-    def _read(self, event: Trace, chosen: Tensor) -> None:
-        rows, positions = chosen.to(event.batch.ids.device).unbind(1)
-        targets = event.batch.targets[rows, positions]
-        sequences = (chosen[:, 0] + event.rows.start).numpy()
-        final = self._predict(event.states[-1][rows, positions])
+    def _read(self, trace: Trace, chosen: Tensor) -> None:
+        rows, positions = chosen.to(trace.batch.ids.device).unbind(1)
+        targets = trace.batch.targets[rows, positions]
+        sequences = (chosen[:, 0] + trace.rows.start).numpy()
+        final = self._predict(trace.final[rows, positions])
         settled = torch.full_like(targets, self.depth)
         still = torch.ones_like(targets, dtype=torch.bool)
         for visit in range(self.depth, -1, -1):
-            early = final if visit == self.depth else self._predict(event.states[visit][rows, positions])
+            state = trace.states[visit]
+            early = final if state is trace.final else self._predict(state[rows, positions])
             still = still & (early.top[:, 0] == final.top[:, 0])
             settled = torch.where(still, visit, settled)
             for name, values in _compare(early, final, targets).items():

@@ -34,8 +34,6 @@ class Stream(Probe):
     variance after the l-th visit, l = 1..L. Both R2 are of ln v, so they can be compared.
     """
 
-    requires = "stream"
-
     class Config(Spec):
         """Settings of `stream`."""
 
@@ -46,9 +44,9 @@ class Stream(Probe):
         super().__init__(config, context)
         self._tables = {name: self.table(self.depth + 1) for name in QUANTITIES}
 
-    def update(self, event: Trace) -> None:
+    def see(self, trace: Trace) -> None:
         """Add the states of one micro-batch."""
-        for row, state in enumerate(event.states):
+        for row, state in enumerate(trace.states):
             state = state.float()
             square = state.square().mean(-1)
             values = {
@@ -57,7 +55,7 @@ class Stream(Probe):
                 "norm": (square * state.shape[-1]).sqrt(),
             }
             for name, value in values.items():
-                self._tables[name].add(row, event.rows, value, event.batch.mask)
+                self._tables[name].add(row, trace.rows, value, trace.batch.mask)
 
     def compute(self) -> Result:
         """Series after each visit, the embedding's values as scalars, and the fits."""

@@ -1,0 +1,1 @@
+"""Models, text and reports that come from or go to other libraries."""
