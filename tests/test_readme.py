@@ -14,19 +14,21 @@ from tests.models import make_ids, make_model
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+LOOPS, PAPERS = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("loops_and_moe", "papers"))
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(text, language=""):
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
+    return [content for name, content in fenced if name == language]
 
 
-def commands(script):
-    lines = (line for block in blocks(README) for line in block.splitlines())
+def commands(script, *texts):
+    lines = (line for text in texts or [README] for block in blocks(text) for line in block.splitlines())
     return [line for line in lines if line.startswith(f"python {script} ")]
 
 
-@pytest.mark.parametrize("command", commands("train.py"))
+@pytest.mark.parametrize("command", commands("train.py", README, LOOPS, PAPERS))
 def test_train_commands_name_a_config_that_validates(command):
     sys.path.insert(0, str(ROOT))
     import train
@@ -63,8 +65,9 @@ def test_readme_yaml_and_python_run():
     raw = c.merge(c.read(ROOT / "configs" / "base" / "small.yaml"), __import__("yaml").safe_load(yaml))
     raw.pop("extends")
     assert c.parse(raw).model.plan().depth == 2 + 24 + 2
-    (code,) = blocks(README, "python")
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    for text in (README, LOOPS):
+        (code,) = blocks(text, "python")
+        subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, cwd=ROOT)
 
 
 def test_the_regulator_of_the_guide_works():

@@ -1,4 +1,4 @@
-"""A bias-free linear map whose weight is left to `reset_parameters` of the whole model."""
+"""A linear map whose weight is left to `reset_parameters` of the whole model."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from torch import nn
 
 class _Uninitialised(nn.Linear):
     def reset_parameters(self) -> None:
-        """Nothing: the model fills every matrix by role, from a stream of its own."""
+        """A bias starts at zero; the model fills every matrix by role, from a stream of its own."""
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
 
-def linear(inputs: int, outputs: int, dtype: torch.dtype | None = None) -> nn.Linear:
-    """`y = x W^T`, W `[outputs, inputs]`, not yet filled."""
-    return _Uninitialised(inputs, outputs, bias=False, dtype=dtype)
+def linear(inputs: int, outputs: int, dtype: torch.dtype | None = None, bias: bool = False) -> nn.Linear:
+    """`y = x W^T`, and `+ b` with `bias`; W `[outputs, inputs]`, not yet filled."""
+    return _Uninitialised(inputs, outputs, bias=bias, dtype=dtype)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from depthkit.kernels import attention
+from depthkit.model import account
 from depthkit.model.registries import MIXERS
 from depthkit.model.rope import rotary_tables, rotate
 from tests.models import make_config, make_ids, make_model, redraw
@@ -105,3 +106,19 @@ def test_kv_heads_equal_to_heads_is_mha(kwargs):
     config = make_config(blocks=blocks)
     assert config.blocks["dense"].mixer.kv_heads == 4
     assert math.isclose(config.blocks["dense"].mixer.num_parameters(16), 4 * 16 * 16)
+
+
+@pytest.mark.parametrize(("bias", "names"), [("none", ""), ("qk", "qk"), ("qkv", "qkv")])
+def test_biases_start_at_zero_and_shift_what_they_say(bias, names):
+    mixer = {"kind": "gqa", "num_heads": 2, "num_kv_heads": 1, "bias": bias}
+    options = {"blocks": {"dense": {"mixer": mixer}}}
+    model = make_model(**options)
+    found = {name: p for name, p in model.named_parameters() if name.endswith(".bias")}
+    assert {name.split(".")[-2] for name in found} == set(names)
+    assert all(bool((p == 0).all()) for p in found.values())
+    assert account(model.config, 9).stored == sum(p.numel() for p in model.parameters())
+    before = model(make_ids()).hidden
+    with torch.no_grad():
+        for parameter in found.values():
+            parameter.add_(0.5)
+    assert torch.equal(model(make_ids()).hidden, before) == (bias == "none")

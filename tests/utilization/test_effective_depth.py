@@ -10,6 +10,7 @@ from depthkit.utilization import evaluate
 from depthkit.utilization.result import Result
 from depthkit.utilization.statistics import Sample
 from tests.utilization import models
+from tests.utilization.byhand import ALTERING
 
 
 @pytest.mark.parametrize(
@@ -76,8 +77,9 @@ def test_family_counts_negatives_and_has_intervals():
 
 
 def test_all_names_are_reported():
-    report = evaluate(models.mixing(4), models.tokens())
-    names = {*depths.SAMPLED, *(f"{name}.causal" for name in depths.SHAPE), "ablation_negative_count"}
+    report = evaluate(models.mixing(4), models.tokens(), ["ablation", "lens", "causal", *ALTERING])
+    later = {f"{name}.{effect}" for name in depths.SHAPE for effect in ("causal", "future", "local")}
+    names = {*depths.SAMPLED, *later, "ablation_negative_count"}
     assert names <= set(report.content["scalars"])
     costs = report.per_visit(depths.ABLATION)
     assert report.scalar("ablate_frac@0.05") == np.mean([cost > 0.05 for cost in costs])

@@ -6,6 +6,7 @@ import torch
 
 from depthkit.model import unroll
 from depthkit.utilization import PROBES, Sequences, Subject, evaluate
+from depthkit.utilization.edits import skip
 from depthkit.utilization.options import PRESETS, EvalOptions, probe_configs
 from depthkit.utilization.probe import Probe
 from depthkit.utilization.result import Result, Scalar
@@ -144,7 +145,7 @@ def test_drawing_windows_is_seeded():
 class TestProbeChoice:
     def test_presets(self):
         assert [config.kind for config in probe_configs()] == list(PRESETS["quick"])
-        assert set(PRESETS["quick"]) == set(PROBES.names())
+        assert all(set(preset) <= set(PROBES.names()) for preset in PRESETS.values())
         assert [config.kind for config in probe_configs("states")] == list(PRESETS["states"])
 
     @pytest.mark.parametrize(
@@ -170,14 +171,16 @@ class TestProbeChoice:
         class Counting(Probe):
             """Counts what the sweep gives."""
 
-            requires = "skip"
-            seen = 0
+            steps = 0
 
-            def update(self, event):
-                self.seen += 1
+            def edits(self):
+                return [skip(visit) for visit in range(self.depth)]
+
+            def update(self, step):
+                self.steps += 1
 
             def compute(self):
-                return Result(scalars={"steps": Scalar(self.seen, "steps seen")})
+                return Result(scalars={"steps": Scalar(self.steps, "steps seen")})
 
         try:
             report = evaluate(model, models.tokens(), ["counting"], batch_tokens=36)

@@ -5,7 +5,7 @@ Shapes: B batch, T time, D width, H heads, K key/value heads, C head_dim.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import AfterValidator, Field, model_validator
@@ -64,6 +64,8 @@ class GroupedQueryAttention(nn.Module):
         """RMS-normalise queries and keys per head, with a learned gain, before RoPE."""
         qk_norm_eps: float = Field(1e-6, gt=0)
         """Epsilon of qk_norm."""
+        bias: Literal["none", "qk", "qkv"] = "none"
+        """Which projections have a bias; it starts at zero."""
         scale_power: float = 0.5
         """Scores are divided by this power of head_dim; 1 is muP's and CompleteP's."""
         window: int | None = Field(None, ge=1)
@@ -84,6 +86,11 @@ class GroupedQueryAttention(nn.Module):
             if self.head_dim and self.head_dim % 2:
                 raise ValueError(f"head_dim ({self.head_dim}) must be even, for rotary position embedding")
             return self
+
+        @property
+        def biased(self) -> str:
+            """The projections with a bias, a letter each."""
+            return "" if self.bias == "none" else self.bias
 
         @property
         def kv_heads(self) -> int:
@@ -111,7 +118,8 @@ class GroupedQueryAttention(nn.Module):
         def num_parameters(self, dim: int) -> int:
             """Parameters of one layer."""
             width = self.width(dim)
-            return 2 * dim * width * (self.num_heads + self.kv_heads) + 2 * width * self.qk_norm
+            biases = len(self.biased) and width * (self.num_heads + (len(self.biased) - 1) * self.kv_heads)
+            return 2 * dim * width * (self.num_heads + self.kv_heads) + 2 * width * self.qk_norm + biases
 
         active_parameters = num_parameters
 
@@ -134,15 +142,18 @@ class GroupedQueryAttention(nn.Module):
         super().__init__()
         self.config = config
         self.head_dim = config.width(dim)
-        self.q = linear(dim, config.num_heads * self.head_dim)
-        self.k = linear(dim, config.kv_heads * self.head_dim)
-        self.v = linear(dim, config.kv_heads * self.head_dim)
+        widths = {"q": config.num_heads, "k": config.kv_heads, "v": config.kv_heads}
+        self.q, self.k, self.v = (
+            linear(dim, heads * self.head_dim, bias=name in config.biased) for name, heads in widths.items()
+        )
         self.o = linear(config.num_heads * self.head_dim, dim)
         roles = {"q": "q.weight", "k": "k.weight", "v": "v.weight", "o": "o.weight"}
         if config.qk_norm:
             self.q_norm = nn.RMSNorm(self.head_dim, eps=config.qk_norm_eps)
             self.k_norm = nn.RMSNorm(self.head_dim, eps=config.qk_norm_eps)
             roles["norm"] = "q_norm.weight,k_norm.weight"
+        if config.biased:
+            roles["bias"] = ",".join(f"{name}.bias" for name in config.biased)
         assign(self, **roles)
 
     def prepare(self, ids: Tensor, documents: Tensor | None, start: int = 0) -> AttentionContext:
@@ -227,7 +238,7 @@ class GroupedQueryAttention(nn.Module):
         Returns:
             Probabilities `[B, H, T, T]`, fp32, and which keys (columns) a query sees, `[B, T, T]`.
         """
-        assert ctx.cache is None and ctx.start == 0, "probabilities are of whole windows"
+        assert ctx.cache is None, "probabilities are of whole windows"
         ids = h.new_zeros(h.shape[:2], dtype=torch.int64)
         # Everything in one document is what no documents means, and makes the mask explicit.
         mask = attention.attention_mask(self._request(ids, ids if documents is None else documents))
