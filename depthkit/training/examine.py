@@ -62,6 +62,7 @@ def examine(
         options.asked,
         options.seed,
         batch_tokens=options.batch_tokens,
+        replay=options.replay,
         null=options.nulls,
         info={"path": str(loaded.path), "step": loaded.step, "tokenizer": loaded.tokenizer},
         progress=progress,

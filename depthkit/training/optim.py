@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,15 @@ from torch import Tensor, nn
 from depthkit.model import Transformer
 from depthkit.model.roles import MATRICES
 from depthkit.registry import Registry
+
+
+@runtime_checkable
+class Gathers(Protocol):
+    """An optimiser that gathers gradients in storage of its own before a step."""
+
+    def gradients(self) -> Sequence[Tensor]:
+        """The tensors to clip."""
+
 
 OPTIMIZERS = Registry("optimizer", "depthkit.training.optimizers")
 """Each kind is built from its config and has `build(groups, lr) -> Optimizer` and `num_states`."""
@@ -35,6 +45,13 @@ def parameter_groups(model: Transformer) -> list[dict[str, Any]]:
     ]
 
 
+def gradients(optimizer: torch.optim.Optimizer) -> Sequence[Tensor]:
+    """What the next `step` will follow: in flat tensors where the optimiser has them, else by parameter."""
+    if isinstance(optimizer, Gathers):
+        return optimizer.gradients()
+    return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Give every group `lr` times its own multiplier."""
     for group in optimizer.param_groups:
@@ -44,7 +61,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """The optimiser's state as `parameter/field` -> tensor."""
     return {
-        f"{name}/{field}": value
+        f"{name}/{field}": value if value.ndim else value.clone()  # several may share one counter
         for name, parameter in model.named_parameters()
         for field, value in optimizer.state.get(parameter, {}).items()
     }

@@ -12,7 +12,7 @@ from rich.console import Console
 from depthkit.data import open_data
 from depthkit.model import Transformer
 from depthkit.model.init import stream_seed
-from depthkit.training import announce, checkpoint, device, metrics, saving
+from depthkit.training import announce, checkpoint, device, initial, metrics, saving
 from depthkit.training.folder import RunFolder
 from depthkit.training.progress import ProgressLine
 from depthkit.training.recorder import Recorder
@@ -56,6 +56,8 @@ def _make_trainer(config: RunConfig, start: tuple[Path, dict[str, Any]] | None) 
         saving.check_tokenizer(start[1]["tokenizer"], data.tokenizer.fingerprint, start[0])
     full = config.with_vocabulary(data.tokenizer.vocab_size)
     model = Transformer(full.model, seed=config.seed).to(chosen)
+    if start is None and config.train.init_from is not None:
+        initial.load(model, config.train.init_from, data.tokenizer.fingerprint)
     if config.train.compile:
         model.compile_blocks()
     trainer = Trainer(full, model, data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from depthkit.config import Component
 from depthkit.model.registries import CHECKPOINTING
@@ -12,6 +12,16 @@ from depthkit.registry import Spec
 from depthkit.training.looping import CURRICULA
 from depthkit.training.optim import OPTIMIZERS
 from depthkit.training.schedule import SCHEDULES
+
+
+class InitFrom(Spec):
+    """Weights that a run starts from, in place of an initialisation."""
+
+    path: str
+    """A run, whose latest checkpoint is taken, or a checkpoint folder."""
+    strict: bool = True
+    """Refuse weights that only one side has. False leaves those that are missing as they are initialised and
+    drops the others, with a warning that names them; other shapes are refused either way."""
 
 
 class TrainConfig(Spec):
@@ -57,6 +67,10 @@ class TrainConfig(Spec):
     """What the backward pass computes again instead of keeping: none, block, every_k, selective."""
     loop_curriculum: Annotated[Any, Component(CURRICULA)] = Field("none", validate_default=True)
     """How loop counts grow over the run; the configured ones are reached at its end."""
+    init_from: Annotated[InitFrom | None, BeforeValidator(lambda v: {"path": v} if isinstance(v, str) else v)] = (
+        None
+    )
+    """Weights to start from, with a fresh optimiser at step 0: a run or checkpoint folder, or {path, strict}."""
 
     @model_validator(mode="after")
     def _one_end(self) -> TrainConfig:

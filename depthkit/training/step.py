@@ -14,9 +14,13 @@ from depthkit.model.cross_entropy import IGNORE
 from depthkit.model.loops.states import EVALUATION, Noise
 from depthkit.model.transformer import Loops
 from depthkit.model.walk import Observe
+from depthkit.training import optim
 from depthkit.training.expert_telemetry import ExpertTelemetry
 from depthkit.training.looping import loop_counts, noise
 from depthkit.training.telemetry import DepthTelemetry
+
+CLIP_EPS = 1e-6
+"""Added to the norm that gradients are divided by, as PyTorch's own clipping does."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,6 @@ class Stepper:
         self.optimizer = optimizer
         self.clip = clip
         self.autocast = autocast
-        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def take(
         self, batches: Sequence[Batch], step: int, telemetry: DepthTelemetry | None = None
@@ -125,10 +128,11 @@ class Stepper:
         )
 
     def _clip(self) -> Tensor:
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        gradients = optim.gradients(self.optimizer)
         norm = torch.nn.utils.get_total_norm(gradients)
         if self.clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
+            factor = torch.clamp(self.clip / (norm + CLIP_EPS), max=1.0)
+            torch._foreach_mul_(list(gradients), factor)
         return norm
 
 

@@ -9,6 +9,7 @@ from pydantic import Field, Strict, field_validator
 
 from depthkit.registry import Spec
 from depthkit.training.optim import OPTIMIZERS
+from depthkit.training.optimizers.flat import FlatAdamW
 
 
 @OPTIMIZERS.register("adamw")
@@ -27,6 +28,10 @@ class AdamW:
         """Added to the root of the running square."""
         weight_decay: float = Field(0.1, ge=0)
         """Decay of matrices, times the learning rate; embeddings, norms and biases have none."""
+
+        flat: bool | None = None
+        """Keep parameters and moments in flat buffers, so that many small ones cost little; null does so on
+        CPUs, where a fused update costs time for every tensor."""
 
         @field_validator("betas")
         @classmethod
@@ -49,4 +54,8 @@ class AdamW:
             }
             for group in groups
         ]
+        devices = {p.device.type for group in groups for p in group["params"]}
+        flat = devices == {"cpu"} if self.config.flat is None else self.config.flat
+        if flat:
+            return FlatAdamW(settings, self.config.betas)
         return torch.optim.AdamW(settings, betas=self.config.betas, fused=True)
