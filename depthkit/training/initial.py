@@ -38,7 +38,11 @@ def load(model: Transformer, config: InitFrom, tokenizer: str) -> None:
                 f"{list(wanted[name].shape)} in this model"
             )
     missing, unused = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
-    gaps = [sentence for sentence in (_said("lacks", missing), _said("has, beyond this model,", unused)) if sentence]
+    gaps = [
+        sentence
+        for sentence in (_said("lacks", missing), _said("has, beyond this model,", unused))
+        if sentence
+    ]
     if gaps and config.strict:
         raise ValueError(
             f"train.init_from: {folder} {' and '.join(gaps)}; train.init_from.strict=false starts all the same"

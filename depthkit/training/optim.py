@@ -29,8 +29,10 @@ def parameter_groups(model: Transformer) -> list[dict[str, Any]]:
     """Trainable parameters gathered by what their rules multiply; a tied parameter appears once.
 
     Returns:
-        Groups with `params`, `lr_multiplier`, `eps_multiplier` and `decay_multiplier` (0 outside matrices).
+        Groups with `params`, `lr_multiplier`, `eps_multiplier`, `decay_multiplier` (0 outside matrices) and
+        `conditional`: whether a step may leave layers out.
     """
+    conditional = any(not s.shared and s.longest_loops > 1 for s in model.config.segments)
     groups: dict[tuple[float, float, float], list[nn.Parameter]] = {}
     seen: set[int] = set()
     for info in model.named_roles():
@@ -40,7 +42,13 @@ def parameter_groups(model: Transformer) -> list[dict[str, Any]]:
         decay = info.rule.weight_decay if info.role in MATRICES else 0.0
         groups.setdefault((info.rule.lr, info.rule.eps, decay), []).append(info.parameter)
     return [
-        {"params": params, "lr_multiplier": lr, "eps_multiplier": eps, "decay_multiplier": decay}
+        {
+            "params": params,
+            "lr_multiplier": lr,
+            "eps_multiplier": eps,
+            "decay_multiplier": decay,
+            "conditional": conditional,
+        }
         for (lr, eps, decay), params in groups.items()
     ]
 

@@ -67,9 +67,9 @@ class TrainConfig(Spec):
     """What the backward pass computes again instead of keeping: none, block, every_k, selective."""
     loop_curriculum: Annotated[Any, Component(CURRICULA)] = Field("none", validate_default=True)
     """How loop counts grow over the run; the configured ones are reached at its end."""
-    init_from: Annotated[InitFrom | None, BeforeValidator(lambda v: {"path": v} if isinstance(v, str) else v)] = (
-        None
-    )
+    init_from: Annotated[
+        InitFrom | None, BeforeValidator(lambda v: {"path": v} if isinstance(v, str) else v)
+    ] = None
     """Weights to start from, with a fresh optimiser at step 0: a run or checkpoint folder, or {path, strict}."""
 
     @model_validator(mode="after")

@@ -93,7 +93,7 @@ def test_probabilities_are_causal_and_sum_to_one():
 
 
 def test_unknown_backend_is_refused():
-    with pytest.raises(ValueError, match=r"did you mean 'sdpa'.*auto, eager, flash, flex, sdpa"):
+    with pytest.raises(ValueError, match=r"did you mean 'sdpa'.*auto, eager, flash, flex, rows, sdpa"):
         prepare("spda", make_request())
 
 
@@ -106,7 +106,9 @@ def test_flex_refuses_to_train_on_cpu_and_says_what_can():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_flash_without_cuda_says_so_and_what_can():
-    with pytest.raises(ValueError, match=r"'flash' .* CUDA device.*Usable here: auto, flex, sdpa, eager"):
+    with pytest.raises(
+        ValueError, match=r"'flash' .* CUDA device.*Usable here: auto, flex, rows, sdpa, eager"
+    ):
         prepare("flash", make_request())
 
 

@@ -31,7 +31,7 @@ class AdamW:
 
         flat: bool | None = None
         """Keep parameters and moments in flat buffers, so that many small ones cost little; null does so on
-        CPUs, where a fused update costs time for every tensor."""
+        CPUs, where every tensor costs time, unless loops have layers of their own, which steps may skip."""
 
         @field_validator("betas")
         @classmethod
@@ -55,7 +55,8 @@ class AdamW:
             for group in groups
         ]
         devices = {p.device.type for group in groups for p in group["params"]}
-        flat = devices == {"cpu"} if self.config.flat is None else self.config.flat
+        suits = devices == {"cpu"} and not any(group["conditional"] for group in groups)
+        flat = suits if self.config.flat is None else self.config.flat
         if flat:
             return FlatAdamW(settings, self.config.betas)
         return torch.optim.AdamW(settings, betas=self.config.betas, fused=True)

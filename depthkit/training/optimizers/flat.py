@@ -1,8 +1,8 @@
 """AdamW over flat storage: one update for all parameters that share their settings.
 
 A model with hundreds of thin layers has thousands of small tensors, and an update a tensor costs more than
-the arithmetic in it. Here the parameters of a group are views of one buffer, as are their moments. Gradients
-are copied into a buffer before the update, so for a moment they are there twice.
+the arithmetic in it. Here the parameters of a group are views of one buffer, as are their gradients, to which
+the backward pass adds, and their moments.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def _padded(count: int) -> int:
 class FlatAdamW(torch.optim.AdamW):
     """AdamW whose groups live in flat storage.
 
-    In a step in which some parameter has no gradient it updates the others one by one, as AdamW does; from
-    then on their step counts differ, and it goes on so.
+    A parameter that takes no part in a backward pass has the gradient 0, where AdamW would leave it alone.
+    Gradients that were not added up after `zero_grad` but set by hand are copied; where some are missing the
+    others are updated one by one, and from then on their step counts differ.
 
     Args:
         groups: parameter groups with `lr`, `eps` and `weight_decay`.
@@ -74,10 +75,30 @@ class FlatAdamW(torch.optim.AdamW):
         self._together = True
         """Whether all parameters have taken the same steps, so that a group shares one counter."""
         self._gathered = False
+        self._attached = False
+
+    @torch.no_grad()
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the buffers, and let the backward pass add to them."""
+        for flat in self._flats:
+            flat.gradients.zero_()
+        if not self._is_attached():
+            for flat in self._flats:
+                for parameter, view in zip(flat.parameters, flat.gradient_views, strict=True):
+                    parameter.grad = view
+        self._attached = True
+
+    def _is_attached(self) -> bool:
+        """Whether gradients are the buffers' views; the ends stand for all of them."""
+        ends = ((flat, end) for flat in self._flats for end in (0, -1))
+        return self._attached and all(f.parameters[end].grad is f.gradient_views[end] for f, end in ends)
 
     @torch.no_grad()
     def gradients(self) -> Sequence[Tensor]:
         """The gradients that `step` will use, in as few tensors as can be; scale these to clip."""
+        if self._together and self._is_attached():
+            self._gathered = True
+            return [flat.gradients for flat in self._flats]
         every = [p.grad for flat in self._flats for p in flat.parameters]
         present = [gradient for gradient in every if gradient is not None]
         self._gathered = self._together and len(present) == len(every)
@@ -87,6 +108,7 @@ class FlatAdamW(torch.optim.AdamW):
         torch._foreach_copy_(views, present)
         for parameter, view in zip((p for flat in self._flats for p in flat.parameters), views, strict=True):
             parameter.grad = view  # frees what was copied, and shows what clipping makes of it
+        self._attached = True
         return [flat.gradients for flat in self._flats]
 
     def step(self, closure: Any = None) -> Any:
