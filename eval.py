@@ -1,6 +1,8 @@
 """Measure what every layer of a trained model contributes.
 
-    python eval.py TARGET [key=value ...]         TARGET: a run folder or one of its checkpoints
+    python eval.py TARGET [key=value ...]         TARGET: a run folder or one of its checkpoints; a Hugging
+                                                  Face model as a folder or a name; smollm2
+    python eval.py TARGET drop=[3,4] [out=DIR]    a Hugging Face checkpoint without layers 3 and 4
     python eval.py compare A B ... [out=DIR]      A, B: folders with a report, or report.json files
 
 Exit codes: 0 done; 2 something to mend, said in one message.
@@ -10,12 +12,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from depthkit import cli, config
-from depthkit.utilization.options import EvalOptions
+from depthkit.utilization.options import PRETRAINED_ONLY, EvalOptions
 
 if TYPE_CHECKING:  # torch and datasets are imported when they are needed, so that --help is quick
     from depthkit.training.checkpoint import Loaded
@@ -25,16 +30,22 @@ if TYPE_CHECKING:  # torch and datasets are imported when they are needed, so th
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, then measure or compare."""
     words = parser().parse_args(argv)
-    command = compare_reports if words.target == "compare" else examine_run
-    return cli.run(lambda: command(words.target, words.settings))
+    return cli.run(lambda: command(words.target)(words.target, words.settings))
+
+
+def command(target: str) -> Callable[[str, Sequence[str]], None]:
+    """What a target asks for."""
+    if target == "compare":
+        return compare_reports
+    from depthkit.interop.hf import is_pretrained
+
+    return examine_pretrained if is_pretrained(target) else examine_run
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line; the settings describe themselves."""
     fields = EvalOptions.model_fields.items()
-    lines = [
-        f"  {name}={field.get_default()}".ljust(30) + (field.description or "") for name, field in fields
-    ]
+    lines = [f"  {name}={shown(field)}".ljust(30) + (field.description or "") for name, field in fields]
     parse = argparse.ArgumentParser(
         prog="eval.py",
         description=(__doc__ or "").strip(),
@@ -42,9 +53,17 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parse.add_argument("target", metavar="TARGET", help="a run folder, a checkpoint folder, or: compare")
+    parse.add_argument(
+        "target", metavar="TARGET", help="a run, a checkpoint, a Hugging Face model, or: compare"
+    )
     parse.add_argument("settings", metavar="key=value", nargs="*", help="settings; after compare: reports")
     return parse
+
+
+def shown(field: Any) -> Any:
+    """A setting's default as it would be written."""
+    default = field.get_default()
+    return default.model_dump(exclude_none=True) if isinstance(default, BaseModel) else default
 
 
 def read_options(words: Sequence[str]) -> EvalOptions:
@@ -57,7 +76,12 @@ def read_options(words: Sequence[str]) -> EvalOptions:
 
 def examine_run(target: str, words: Sequence[str]) -> None:
     """Evaluate a run's last checkpoint, or all of them, and say where the reports are."""
-    options = read_options(words)
+    options = with_null(read_options(words))
+    if options.dropped:
+        raise ValueError(
+            f"drop: prunes Hugging Face checkpoints; first: python -m depthkit export {target} DIR"
+        )
+    warn_without_effect(options)
     from rich.console import Console
 
     from depthkit.training import checkpoint
@@ -68,6 +92,7 @@ def examine_run(target: str, words: Sequence[str]) -> None:
     sequences: Sequences | None = None
     for path in checkpoints(Path(target), options.checkpoints):
         loaded = checkpoint.load(path)
+        options = options.within(loaded.config.data.sequence_length, loaded.config.data.corpus)
         sequences = sequences or held_out(loaded, options)
         with terminal.progress_bar(console, f"step {loaded.step}") as progress:
             reports[loaded.step] = report = examine(loaded, sequences, options, progress)
@@ -76,6 +101,67 @@ def examine_run(target: str, words: Sequence[str]) -> None:
     terminal.print_report(console, report)
     if options.checkpoints == "all":
         folder = show_training(Path(options.out or target), reports, options, console)
+    show_folder(console, folder, options)
+
+
+def examine_pretrained(target: str, words: Sequence[str]) -> None:
+    """Evaluate a Hugging Face model and say where the report is, or prune it."""
+    options = with_null(read_options(words))
+    if options.checkpoints == "all":
+        raise ValueError(f"checkpoints=all: {target} is one model, not a run")
+    if options.dropped:
+        return prune(target, options)
+    from rich.console import Console
+
+    from depthkit.interop import hf
+    from depthkit.interop.examine import examine
+    from depthkit.interop.text import windows
+    from depthkit.utilization.report import terminal
+
+    console = Console()
+    pretrained = hf.load(target, options)
+    sequences = windows(pretrained, options)
+    with terminal.progress_bar(console, pretrained.name) as progress:
+        report = examine(pretrained, sequences, options, progress)
+    folder = Path(options.out or Path("reports") / pretrained.name)
+    report.save(folder, html=options.html, plots=options.plots)
+    terminal.print_report(console, report)
+    show_folder(console, folder, options)
+
+
+def prune(target: str, options: EvalOptions) -> None:
+    """Write a checkpoint without some layers, and say what was measured of it."""
+    from depthkit.interop.prune import prune
+
+    folder, pruned = prune(target, options)
+    print(f"  {pruned.sentence}\n  {folder}")
+
+
+def with_null(options: EvalOptions) -> EvalOptions:
+    """`null=auto` decided: a random initialisation, except of every checkpoint or of a model on disk."""
+    if options.null != "auto":
+        return options
+    none = options.checkpoints == "all" or options.subject.stream == "disk"
+    null = [] if none else ["random_init"]
+    return EvalOptions.model_validate(options.model_dump(exclude_unset=True) | {"null": null})
+
+
+def warn_without_effect(options: EvalOptions) -> None:
+    """Name the settings that were given although only Hugging Face models have a use for them.
+
+    Raises:
+        ValueError: layers are to stay on disk, which a run of depthkit cannot do.
+    """
+    if options.subject.stream == "disk":
+        raise ValueError(
+            "subject.stream=disk: a run of depthkit is loaded whole; it is for Hugging Face models"
+        )
+    for name in sorted(options.model_fields_set & PRETRAINED_ONLY):
+        warnings.warn(f"{name} has no effect on a run of depthkit", stacklevel=2)
+
+
+def show_folder(console: Any, folder: Path, options: EvalOptions) -> None:
+    """Say where the report is."""
     console.print(f"  {folder / ('report.html' if options.html else 'report.json')}", highlight=False)
 
 

@@ -21,15 +21,20 @@ def examine(
     Raises:
         ValueError: a model whose structure is not found, or one that cannot be replayed.
     """
-    model = pretrained.model.to(device.choose(options.device))
-    subject = Subject(model, name=pretrained.name, **options.subject.model_dump())
-    return evaluate(
-        subject,
+    streamed = pretrained.streamed
+    model = pretrained.model if streamed else pretrained.model.to(device.choose(options.device))
+    parts = options.subject.model_dump(exclude={"stream"})
+    report = evaluate(
+        Subject(model, name=pretrained.name, **parts),
         sequences,
         options.asked,
         options.seed,
         batch_tokens=options.batch_tokens,
+        replay=options.replay,
         null=options.nulls,
         info=pretrained.facts,
         progress=progress,
     )
+    if streamed:
+        report.content["timing"]["stream"] = streamed.describe()
+    return report

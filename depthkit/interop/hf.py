@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from depthkit.interop import smollm2
 from depthkit.utilization.options import EvalOptions
+
+if TYPE_CHECKING:  # torch is imported when a model is loaded
+    from depthkit.interop.disk import Streamed
 
 BUILT_IN: dict[str, tuple[Callable[[], Path], str]] = {"smollm2": (smollm2.folder, smollm2.NOTE)}
 """Name -> where the model is (made on first use), and what to know about it."""
@@ -40,6 +43,8 @@ class Pretrained:
         tokenizer: the `data.tokenizer` setting of its own tokenizer; None when a folder holds none.
         context: longest sequence; None when the config does not say.
         facts: what the report says about it.
+        streamed: what reads its layers from disk; None when all of it is in memory. Such a model is where
+            `device` says, not on the CPU.
     """
 
     model: Any
@@ -47,6 +52,7 @@ class Pretrained:
     tokenizer: dict[str, Any] | None
     context: int | None
     facts: dict[str, Any]
+    streamed: Streamed | None = None
 
 
 def is_pretrained(target: str) -> bool:
@@ -76,7 +82,11 @@ def load(target: str, options: EvalOptions) -> Pretrained:
     """
     place, note = BUILT_IN.get(target, (None, None))
     source = str(place()) if place else target
-    model = _load(source, options)
+    streamed: Streamed | None = None
+    if options.subject.stream == "disk":
+        model, streamed = _load_streamed(source, options)
+    else:
+        model = _load(source, options)
     facts = _facts(model) | {
         "path": source,
         "revision": options.revision,
@@ -91,32 +101,61 @@ def load(target: str, options: EvalOptions) -> Pretrained:
         tokenizer=_tokenizer(source, options.revision),
         context=facts["context"],
         facts=facts | ({"note": note} if note else {}),
+        streamed=streamed,
     )
 
 
-def _load(source: str, options: EvalOptions) -> Any:
+def _load(source: str, options: EvalOptions, **where: Any) -> Any:
     transformers = import_transformers()
     import torch
-    from safetensors import SafetensorError
 
     if not Path(source).is_dir():
         warnings.warn(f"looking for {source!r} on the Hugging Face hub and in its cache", stacklevel=2)
-    with quiet(transformers):
-        try:
-            model, report = transformers.AutoModelForCausalLM.from_pretrained(
-                source,
-                revision=options.revision or "main",
-                dtype=getattr(torch, options.dtype),
-                attn_implementation=options.attn_implementation,
-                trust_remote_code=options.trust_remote_code,
-                use_safetensors=True,
-                ignore_mismatched_sizes=True,  # named below instead
-                output_loading_info=True,
-            )
-        except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
-            raise ValueError(_refusal(source, options, str(error))) from None
+    with _refusing(source, options, transformers):
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            source,
+            revision=options.revision or "main",
+            attn_implementation=options.attn_implementation,
+            trust_remote_code=options.trust_remote_code,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # named below instead
+            output_loading_info=True,
+            **({"dtype": getattr(torch, options.dtype)} | where),
+        )
     _check_weights(source, report)
     return model.eval()
+
+
+def load_stored(pretrained: Pretrained, options: EvalOptions) -> Any:
+    """The same model once more, its weights in the number types that they are stored in."""
+    return _load(pretrained.facts["path"], options, dtype="auto")
+
+
+def _load_streamed(source: str, options: EvalOptions) -> tuple[Any, Streamed]:
+    """The same model with its layers left on disk."""
+    from depthkit.interop import disk
+    from depthkit.training import device
+
+    transformers = import_transformers()
+    with _refusing(source, options, transformers):
+        outline = disk.outline(transformers, source, options)
+    paths, place = disk.layer_paths(outline, options), device.choose(options.device)
+    with disk.offload_folder() as folder:
+        where = disk.placement(outline, paths, place)
+        model = _load(source, options, device_map=where, offload_folder=folder)
+        return model, disk.Streamed(model, paths, folder, place)
+
+
+@contextlib.contextmanager
+def _refusing(source: str, options: EvalOptions, transformers: ModuleType) -> Iterator[None]:
+    """What `transformers` raises inside, as one message; it is quiet meanwhile."""
+    from safetensors import SafetensorError
+
+    with quiet(transformers):
+        try:
+            yield
+        except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+            raise ValueError(_refusal(source, options, str(error))) from None
 
 
 def import_transformers() -> ModuleType:

@@ -91,10 +91,11 @@ def _torn(model: Transformer, per_visit: list[Pair]) -> frozenset[str]:
     for visit, pair in zip(model.plan.visits, per_visit, strict=True):
         if not _equal(first.setdefault(visit.layer, pair), pair):
             torn.add(visit.key.segment)
-    sampled = [s.name for s in model.config.segments if s.name in torn and s.longest_loops != s.num_loops]
+    segments = [segment for segment in model.config.segments if segment.name in torn]
+    sampled = [s.name for s in segments if s.longest_loops != s.num_loops]
     if sampled:
         raise ValueError(
-            f"cannot fold the gains of segment {sampled[0]!r}: they differ between its loops, whose number is "
+            f"cannot fold the gains of segment {sampled[0]!r}: they differ by loop, and their number is "
             "sampled, so there is no layer to fold each into; give it a fixed number of loops"
         )
     return frozenset(torn)

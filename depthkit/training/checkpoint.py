@@ -107,6 +107,11 @@ def root_of(run: Path) -> Path:
     return run / "checkpoints"
 
 
+def folder_of(run: Path, step: int) -> Path:
+    """Where a run keeps the checkpoint of a step."""
+    return root_of(run) / _name(step)
+
+
 def steps(root: Path) -> list[int]:
     """Steps of all checkpoints, ascending."""
     return sorted(int(path.name.removeprefix("step_")) for path in root.glob("step_*") if path.is_dir())

@@ -45,7 +45,7 @@ def load(model: Transformer, config: InitFrom, tokenizer: str) -> None:
     ]
     if gaps and config.strict:
         raise ValueError(
-            f"train.init_from: {folder} {' and '.join(gaps)}; train.init_from.strict=false starts all the same"
+            f"train.init_from: {folder} {' and '.join(gaps)}; train.init_from.strict=false starts anyway"
         )
     for sentence in gaps:
         warnings.warn(f"train.init_from: {folder} {sentence}", stacklevel=2)

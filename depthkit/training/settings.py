@@ -63,6 +63,9 @@ class TrainConfig(Spec):
     """Steps in a row with a non-finite loss or gradient, each skipped, after which the run stops."""
     compile: bool = False
     """Compile the blocks; pays off on runs of more than a few minutes."""
+    profile: bool = False
+    """Profile three steps after three of warm-up, and leave `profile.txt`, `profile.json` (time by site) and
+    `trace.json.gz` (a timeline) in the run folder."""
     activation_checkpointing: Annotated[Any, Component(CHECKPOINTING)] = Field("none", validate_default=True)
     """What the backward pass computes again instead of keeping: none, block, every_k, selective."""
     loop_curriculum: Annotated[Any, Component(CURRICULA)] = Field("none", validate_default=True)
@@ -70,7 +73,7 @@ class TrainConfig(Spec):
     init_from: Annotated[
         InitFrom | None, BeforeValidator(lambda v: {"path": v} if isinstance(v, str) else v)
     ] = None
-    """Weights to start from, with a fresh optimiser at step 0: a run or checkpoint folder, or {path, strict}."""
+    """Weights to start from, with a fresh optimiser at step 0: a run or checkpoint, or {path, strict}."""
 
     @model_validator(mode="after")
     def _one_end(self) -> TrainConfig:

@@ -10,7 +10,7 @@ import torch
 
 from depthkit.data import Batch, Data
 from depthkit.model import Transformer, account
-from depthkit.training import device, diagnosis, metrics, optim, saving
+from depthkit.training import device, diagnosis, metrics, optim, profiling, saving
 from depthkit.training.evaluation import evaluate
 from depthkit.training.progress import ProgressLine
 from depthkit.training.recorder import Recorder
@@ -71,11 +71,13 @@ class Trainer:
         number = self.step * train.accumulation
         batches = self.data.train(train.batch_size, start=number, state=self.position)
         saved = self.step if self.step else None
-        while self.step < self.total and stop.signal is None:
-            self._advance(batches, recorder, progress)
-            if self._due(train.checkpoint_every):
-                saving.save(self, recorder)
-                saved = self.step
+        with profiling.around_steps(self, recorder.folder, progress.say) as around:
+            while self.step < self.total and stop.signal is None:
+                with around():
+                    self._advance(batches, recorder, progress)
+                if self._due(train.checkpoint_every):
+                    saving.save(self, recorder)
+                    saved = self.step
         if saved != self.step:
             saving.save(self, recorder)
 

@@ -39,6 +39,10 @@ class Edit(ABC):
     def apply(self, visit: int, carried: Any, run: Run, path: Path) -> tuple[Any, Aux]:
         """What happens at `visit` (from `first` on) instead of `run(visit, carried)`."""
 
+    def plain(self, visit: int) -> bool:
+        """Whether `apply` at `visit` is `run(visit, carried)` and nothing else: streams may then share it."""
+        return False
+
 
 @dataclass(frozen=True)
 class Program(Edit):
@@ -62,11 +66,14 @@ class Program(Edit):
 
     def apply(self, visit: int, carried: Any, run: Run, path: Path) -> tuple[Any, Aux]:
         """Run what the program says."""
-        changed = dict(self.runs)
         aux: Aux = {}
-        for which in changed.get(visit, (visit,)):
+        for which in dict(self.runs).get(visit, (visit,)):
             carried, aux = run(which, carried)
         return carried, aux
+
+    def plain(self, visit: int) -> bool:
+        """Where the program changes nothing."""
+        return all(place != visit for place, _ in self.runs)
 
 
 def skip(*visits: int) -> Program:
@@ -109,6 +116,10 @@ class SkipBranch(Edit):
         """Without the branch at the visit, whole after it."""
         return run(visit, carried, (self.branch,) if visit == self.first else ())
 
+    def plain(self, visit: int) -> bool:
+        """After the visit."""
+        return visit > self.first
+
 
 @dataclass(frozen=True)
 class SkipEarly(Edit):
@@ -137,6 +148,10 @@ class SkipEarly(Edit):
         changed[:, early] = before[:, early]
         return path.with_stream(after, changed), aux
 
+    def plain(self, visit: int) -> bool:
+        """After the visit."""
+        return visit > self.first
+
 
 @dataclass(frozen=True)
 class Parallel(Edit):
@@ -162,6 +177,10 @@ class Parallel(Edit):
             return carried, {}
         ends = [path.stream(run(self.first + place, carried)[0]) for place in range(self.count)]
         return path.with_stream(carried, sum(ends[1:], ends[0]) / self.count), {}
+
+    def plain(self, visit: int) -> bool:
+        """After the last of them."""
+        return visit >= self.first + self.count
 
 
 @dataclass(frozen=True)
@@ -190,3 +209,7 @@ class Replace(Edit):
         if visit != self.first:
             return run(visit, carried)
         return path.with_stream(carried, self.function(path.stream(carried), path.rows)), {}
+
+    def plain(self, visit: int) -> bool:
+        """After the visit."""
+        return visit > self.first

@@ -14,16 +14,31 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from depthkit.utilization.result import Result, Scalar
-from depthkit.utilization.statistics import Array, Sample, bootstrap, number
+from depthkit.utilization.result import Result, Scalar, Series
+from depthkit.utilization.statistics import Array, Number, Sample, bootstrap, number
 
 Statistic = Callable[[Array], Array]
 ABLATION = "ablation_delta_nats.skip"
 LENS = "lens_kl_final_to_exit_nats.mean"
 EXIT = "exit_accuracy.mean"
-CAUSAL = "later_effect.ratio_of_means"
+GREEDY = "greedy_drop_delta_nats.after_removal"
 LENS_TOLERANCE = 0.1
 EXIT_SHARE = 0.95
+EFFECTS = {
+    "ablation": ABLATION,
+    "mixer_ablation": "ablation_delta_nats.skip_mixer",
+    "ffn_ablation": "ablation_delta_nats.skip_ffn",
+    "mean_ablation": "ablation_delta_nats.mean_write",
+    "resample_ablation": "ablation_delta_nats.resampled_write",
+    "output": "output_effect_l2.mean",
+}
+"""Effects with a per-sequence sample, by the name that their summaries carry."""
+LATER_EFFECTS = {
+    "causal": "later_effect.ratio_of_means",
+    "future": "future_effect.ratio_of_means",
+    "local": "local_effect.ratio_of_means",
+}
+"""Effects on later visits; the last visit has none."""
 
 
 def depth_score(effects: Array) -> Array:
@@ -79,6 +94,23 @@ def exit_depth(accuracy: Array) -> Array:
     return np.where(final[..., 0] > 0, reached, np.nan)
 
 
+def droppable(nats: float) -> Statistic:
+    """Most visits that go together, greedily, for no more than `nats`.
+
+    Takes the loss difference after each removal, NaN from where removing stopped; undefined when it stopped
+    before any loss was over `nats`.
+    """
+
+    def statistic(curve: Array) -> Array:
+        removals = np.arange(1, curve.shape[-1] + 1)
+        most = np.where(curve <= nats, removals, 0).max(-1).astype(float)
+        stopped = np.isnan(curve).any(-1) & ~(curve > nats).any(-1)
+        return np.where(stopped, np.nan, most)
+
+    statistic.__doc__ = f"most visits that go together, greedily, for no more than {nats} nats a token"
+    return statistic
+
+
 SHAPE: dict[str, Statistic] = {
     "depth_score": depth_score,
     "depth_score_relative": depth_score_relative,
@@ -88,11 +120,17 @@ SHAPE: dict[str, Statistic] = {
 """Summaries of any effect, named `<summary>.<effect>`."""
 
 SAMPLED: dict[str, tuple[str, Statistic]] = {
-    **{f"{name}.ablation": (ABLATION, statistic) for name, statistic in SHAPE.items()},
+    **{
+        f"{name}.{effect}": (source, statistic)
+        for effect, source in EFFECTS.items()
+        for name, statistic in SHAPE.items()
+    },
     "ablate_frac@0.01": (ABLATION, ablate_frac(0.01)),
     "ablate_frac@0.05": (ABLATION, ablate_frac(0.05)),
     f"lens_depth@{LENS_TOLERANCE}": (LENS, lens_depth),
     "exit_depth@95": (EXIT, exit_depth),
+    "droppable@0.01": (GREEDY, droppable(0.01)),
+    "droppable@0.05": (GREEDY, droppable(0.05)),
 }
 """Numbers with a per-sequence sample behind them, and so an interval."""
 
@@ -108,16 +146,17 @@ def family(result: Result, seed: int) -> dict[str, Scalar]:
         deltas = result.samples[ABLATION].means()
         words = "visits whose skip lowers the loss; their effect counts as 0 in the summaries"
         scalars["ablation_negative_count"] = Scalar(int((deltas < 0).sum()), words)
-    if CAUSAL in result.per_visit:
-        scalars |= _of_causal(result)
+    for effect, source in LATER_EFFECTS.items():
+        if source in result.per_visit:
+            scalars |= _of_later(effect, result.per_visit[source])
     return scalars
 
 
-def _of_causal(result: Result) -> dict[str, Scalar]:
+def _of_later(effect: str, series: Series) -> dict[str, Scalar]:
     # The last visit has no later one, so its effect is undefined and has no weight.
-    values = [0.0 if v is None else v for v in result.per_visit[CAUSAL].values]
+    values = np.array([0.0 if value is None else value for value in series.values])
     return {
-        f"{name}.causal": Scalar(number(statistic(np.array(values))), _summary(statistic))
+        f"{name}.{effect}": Scalar(number(statistic(values)), _summary(statistic))
         for name, statistic in SHAPE.items()
     }
 
@@ -127,6 +166,18 @@ def _sampled(sample: Sample, statistic: Statistic, seed: int) -> Scalar:
     interval = bootstrap(lambda draws: statistic(_resampled(sample, draws)), sample.sums.shape[-1], seed)
     low, high = (number(interval.low), number(interval.high)) if interval else (None, None)
     return Scalar(value, _summary(statistic), low, high)
+
+
+def paired(first: Sample, second: Sample, statistic: Statistic, seed: int) -> dict[str, Number]:
+    """A statistic of `second` minus that of `first`, over the same resampled sequences, with its interval."""
+
+    def difference(draws: Array) -> Array:
+        return statistic(_resampled(second, draws)) - statistic(_resampled(first, draws))
+
+    value = number(statistic(second.means()) - statistic(first.means()))
+    interval = bootstrap(difference, first.sums.shape[-1], seed)
+    low, high = (number(interval.low), number(interval.high)) if interval else (None, None)
+    return {"value": value, "low": low, "high": high}
 
 
 def _resampled(sample: Sample, draws: Array) -> Array:

@@ -6,6 +6,7 @@ Shapes: B sequences, T positions, D width, L visits, N sequences, S resamples.
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from depthkit.utilization.result import Matrix, Result, Series
@@ -22,8 +23,9 @@ class PairTable:
 
     def add(self, pair: tuple[int, int], rows: slice, top: Tensor, bottom: Tensor, mask: Tensor) -> None:
         """Add a micro-batch: both `[B, T]`, where mask `[B, T]`."""
-        for sums, values in ((self._tops, top), (self._bottoms, bottom)):
-            sums[(*pair, rows)] += values.double().where(mask, 0.0).sum(1).cpu().numpy()
+        sums = torch.stack((top, bottom)).double().where(mask, 0.0).sum(-1).cpu().numpy()
+        self._tops[(*pair, rows)] += sums[0]
+        self._bottoms[(*pair, rows)] += sums[1]
 
     def matrix(self) -> Array:
         """`[L, L]` ratios; NaN where undefined."""

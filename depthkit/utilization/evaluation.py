@@ -1,46 +1,31 @@
-"""From a model and token windows to a report: record, check the checks, one sweep, all probes."""
+"""From a model and token windows to a report: the model itself, then what it is held against."""
 
 from __future__ import annotations
 
 import platform
-import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
 import torch
 from torch import nn
 
-from depthkit.utilization import canaries, effective_depth
-from depthkit.utilization.options import probe_configs
-from depthkit.utilization.probe import Context, Probe
-from depthkit.utilization.replay import Engine, Trace, sweep_cost
-from depthkit.utilization.report.build import Baseline, Findings, build
+from depthkit.config import Component
+from depthkit.utilization.measuring import Plan, measure
+from depthkit.utilization.nulls import NULLS
+from depthkit.utilization.options import ReplayOptions, probe_configs
+from depthkit.utilization.paper import Paper
+from depthkit.utilization.papers import PAPERS, PREFIX
+from depthkit.utilization.replay import DEFAULTS
+from depthkit.utilization.report.build import Against, Evaluated, build
 from depthkit.utilization.report.report import Report
-from depthkit.utilization.result import Result
 from depthkit.utilization.sequences import Sequences
-from depthkit.utilization.statistics import Sample
 from depthkit.utilization.subject import Subject
 
 Progress = Callable[[float, float], None]
-
-
-@dataclass
-class Clock:
-    """Wall seconds by stage."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Any:
-        """Add the time spent in the block to `name`."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+NULL_SEED = 2**32
+"""Added to the seed for null models, so that one is never the model's own initialisation."""
 
 
 def evaluate(
@@ -50,6 +35,8 @@ def evaluate(
     seed: int = 0,
     *,
     batch_tokens: int = 1024,
+    null: Any = (),
+    replay: ReplayOptions = DEFAULTS,
     info: Mapping[str, Any] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Report:
@@ -59,95 +46,66 @@ def evaluate(
         model: a `Subject`, or a module that one can be made of. It is left as it was.
         sequences: token ids `[N, T+1]`, `(ids, targets, mask)`, or `Sequences`.
         probes: a preset's name, a list of probe names or `{kind: ...}` configs; None is "quick".
-        seed: bootstrap resamples and subsamples.
+        seed: bootstrap resamples, subsamples and null models.
         batch_tokens: tokens per micro-batch; the results do not depend on it beyond rounding.
+        null: null models to measure in the same way, by name or config; each costs as much as the model.
+        replay: whether altered models are stacked, and where recorded states are kept.
         info: facts about the model for the report, such as its path and step.
         progress: called with (layer evaluations done, in all).
 
+    Out of memory, it starts again with half the `batch_tokens`, and warns.
+
     Raises:
-        ValueError: unusable sequences, unknown probes, a model that cannot be replayed.
+        ValueError: unusable sequences, unknown probes, a model that cannot be replayed or has no such null.
         CanaryError: a check of the measuring failed.
     """
     subject = model if isinstance(model, Subject) else Subject(model)
-    data, configs = Sequences.of(sequences), probe_configs(probes)
+    data = Sequences.of(sequences)
+    plan = Plan(probe_configs(probes), _paper(probes), seed, batch_tokens, replay)
+    configs: list[Any] = [
+        Component(NULLS).validate(each) for each in ([null] if isinstance(null, str) else null)
+    ]
     _check(subject, data)
-    meter = _Meter(progress)
-    with subject.frozen():
-        engine = Engine(subject, data, batch_tokens, meter.advance)
-        return build(_measure(engine, configs, seed, meter, dict(info or {})))
-
-
-def _measure(engine: Engine, configs: list[Any], seed: int, meter: _Meter, info: dict[str, Any]) -> Findings:
-    subject, data, clock = engine.subject, engine.sequences, Clock()
-    with clock.stage("record"):
-        traces = engine.record()
-    depth, width = traces[0].depth, traces[0].states[0].shape[-1]
-    probes: list[Probe] = [c.component(c, Context(subject, data, depth, seed)) for c in configs]
-    meter.total = sweep_cost(depth, any(probe.requires == "skip" for probe in probes))
-    with clock.stage("canaries"):
-        checks = canaries.check(subject, traces[0])
-    _sweep(engine, traces, probes, clock)
-    with clock.stage("compute"):
-        result = _merge(probe.compute() for probe in probes)
-        result.scalars |= effective_depth.family(result, seed)
-    return Findings(
-        model=subject.describe(depth, width) | info,
-        env=_environment(subject),
-        data=data.describe() | {"seed": seed},
-        places=engine.places(traces[0]),
-        baseline=_baseline(traces, data, seed),
-        result=result,
-        checks=checks,
-        timing={"layer_evals": engine.layer_evals, "seconds": clock.seconds},
+    share = _Shares(progress, 1 + len(configs))
+    found = measure(subject, data, plan, share.of(0))
+    against = [
+        _against(config, subject, data, plan, share.of(place)) for place, config in enumerate(configs, 1)
+    ]
+    return build(
+        Evaluated(found, dict(info or {}), _environment(subject), data.describe() | {"seed": seed}, against)
     )
 
 
-class _Meter:
-    """Turns increments into (done, total)."""
-
-    def __init__(self, progress: Progress):
-        self.done, self.total, self._progress = 0.0, float("nan"), progress
-
-    def advance(self, evals: float) -> None:
-        self.done += evals
-        if self.total == self.total:
-            self._progress(self.done, self.total)
+def _against(config: Any, subject: Subject, data: Sequences, plan: Plan, progress: Progress) -> Against:
+    null = config.component(config)
+    if any(parameter.is_meta for parameter in subject.model.parameters()):
+        raise ValueError(f"null={config.kind}: needs a second model in memory, and {subject.name} is on disk")
+    found = measure(null.of(subject, plan.seed + NULL_SEED), data, plan, progress)
+    return Against(config.kind, null.words, plan.seed + NULL_SEED, found)
 
 
-def _sweep(engine: Engine, traces: list[Trace], probes: list[Probe], clock: Clock) -> None:
-    of_states = [probe for probe in probes if probe.requires == "stream"]
-    of_skips = [probe for probe in probes if probe.requires == "skip"]
-    with clock.stage("states"):
-        for trace in traces:
-            for probe in of_states:
-                probe.update(trace)
-    if not of_skips:
-        return
-    with clock.stage("skip_sweep"):
-        for step in engine.skip_sweep(traces):
-            for probe in of_skips:
-                probe.update(step)
+def _paper(probes: Any) -> Paper | None:
+    """The paper whose preset it is."""
+    if not isinstance(probes, str) or not probes.startswith(PREFIX):
+        return None
+    config = PAPERS.get(probes.removeprefix(PREFIX)).Config()
+    return config.component(config)
 
 
-def _merge(results: Iterable[Result]) -> Result:
-    merged = Result()
-    for result in results:
-        for name in ("per_visit", "matrices", "scalars", "samples", "skipped"):
-            getattr(merged, name).update(getattr(result, name))
-    return merged
+class _Shares:
+    """Progress of several measurements, each of which is taken to cost what the first one does."""
 
+    def __init__(self, progress: Progress, count: int):
+        self._progress, self._count = progress, count
 
-def _baseline(traces: list[Trace], data: Sequences, seed: int) -> Baseline:
-    nats = torch.cat([trace.scores.nats.double() for trace in traces]).sum(1)
-    correct = torch.cat([trace.scores.correct for trace in traces]).cpu() & data.scored.cpu()
-    counts = data.scored.sum(1).cpu().double().numpy()[None]
-    loss = Sample(nats.numpy()[None], counts)
-    accuracy = Sample(correct.double().sum(1).numpy()[None], counts)
-    return Baseline(loss, accuracy, loss.interval(seed))
+    def of(self, place: int) -> Progress:
+        """The progress of one of them."""
+        return lambda done, total: self._progress(place * total + done, self._count * total)
 
 
 def _environment(subject: Subject) -> dict[str, Any]:
-    return {
+    others = {name: version(name) for name in ("transformers",) if name in sys.modules}
+    return others | {
         "depthkit": version("depthkit"),
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -159,7 +117,7 @@ def _environment(subject: Subject) -> dict[str, Any]:
 def _check(subject: Subject, data: Sequences) -> None:
     if data.num_scored == 0:
         raise ValueError("sequences: no token to score (all targets are -100 or padding)")
-    size: Any = getattr(subject.model, "vocab_size", None)
+    size = subject.num_ids
     low, high = int(data.ids.min()), int(data.ids.max())
     if low < 0 or (size is not None and high >= size):
         raise ValueError(f"sequences: token ids run from {low} to {high}, the model knows {size}, from 0")

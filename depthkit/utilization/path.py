@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from depthkit.utilization.capture import Call, skipping
+from depthkit.utilization.capture import Call, capturing, skipping
+from depthkit.utilization.repeats import learn, repeat
 from depthkit.utilization.structure import Inside, silent
 
 Aux = dict[str, Tensor]
@@ -56,6 +58,25 @@ class Path(ABC):
     def leave(self, visit: int, carried: Any) -> Any:
         """What the model does after a visit: the end of a loop, the read-out of a looped segment."""
         return carried
+
+    @abstractmethod
+    def repeats(self, run_twice: Callable[[], Any]) -> Any:
+        """What `repeated` has to know, from a full forward (`run_twice`) of every sequence twice.
+
+        Raises:
+            UnknownArgument: a visit's argument of which it is not known how it goes with the batch.
+        """
+
+    @abstractmethod
+    def repeated(self, count: int, rules: Any) -> Path:
+        """The path of `count` copies of its sequences, one copy after another.
+
+        Args:
+            rules: what `repeats` of this or another micro-batch gave.
+
+        Raises:
+            UnknownArgument: they do not fit this micro-batch.
+        """
 
     @abstractmethod
     def hooked_skip(self, visit: int, run: Callable[[], Any]) -> Tensor:
@@ -115,6 +136,22 @@ class RecordedPath(Path):
         if found is None:
             return "the inside of its layer was not looked at, since the model brings its own read_out"
         return None if found.writers else found.reason
+
+    def repeats(self, run_twice: Callable[[], Any]) -> list[Any]:
+        """How the arguments of every call go with the batch."""
+        with capturing([call.module for call in self.calls]) as seen:
+            run_twice()
+        pairs = zip(self.calls, seen.calls, strict=True)
+        return [learn({"": a.args, **a.kwargs}, {"": b.args, **b.kwargs}, "") for a, b in pairs]
+
+    def repeated(self, count: int, rules: list[Any]) -> RecordedPath:
+        """The same calls with their arguments repeated."""
+        made: dict[int, Tensor] = {}
+        calls = []
+        for call, rule in zip(self.calls, rules, strict=True):
+            kwargs = repeat({"": call.args, **call.kwargs}, rule, count, made)
+            calls.append(replace(call, args=kwargs.pop(""), kwargs=kwargs))
+        return RecordedPath(calls, self._inside)
 
     def hooked_skip(self, visit: int, run: Callable[[], Any]) -> Tensor:
         """The state after the last call."""

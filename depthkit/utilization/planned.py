@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from depthkit.model import Transformer
 from depthkit.model.walk import Carried, Inputs, Walk
+from depthkit.utilization.nested import mapped
 from depthkit.utilization.path import Aux, Path
 
 
@@ -29,7 +30,10 @@ class PlannedPath(Path):
     def __init__(self, model: Transformer, ids: Tensor, documents: Tensor | None, counted: Tensor):
         self.model = model
         self.walk = Walk(model, model.plan, Inputs(ids, documents, counted))
-        self.first = model.open(ids, self.walk.gains)
+
+    def open(self) -> Carried:
+        """What the first visit is given."""
+        return self.model.open(self.walk.inputs.ids, self.walk.gains)
 
     @property
     def depth(self) -> int:
@@ -52,6 +56,17 @@ class PlannedPath(Path):
     def leave(self, visit: int, carried: Carried) -> Carried:
         """Remembering a loop, and the segment's read-out."""
         return self.walk.leave(self.walk.plan.visits[visit], carried)
+
+    def repeats(self, run_twice: Callable[[], Any]) -> None:
+        """Nothing: ids, documents and counted tokens are all that goes with the batch."""
+
+    def repeated(self, count: int, rules: None) -> PlannedPath:
+        """Another walk."""
+        found = self.walk.inputs
+        ids, documents, counted = mapped(
+            lambda t: t.repeat(count, 1), (found.ids, found.documents, found.counted)
+        )
+        return PlannedPath(self.model, ids, documents, counted)
 
     def hooked_skip(self, visit: int, run: Callable[[], Any]) -> Tensor:
         """Logits of the model's own forward."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from depthkit.registry import Spec
 from depthkit.utilization.edits import Edit
@@ -41,19 +41,22 @@ class Probe(ABC):
     class Config(Spec):
         """No settings."""
 
+    reads_aux: ClassVar[bool] = False
+    """Whether it reads `step.aux`; what it asks for is then never stacked."""
+
     def __init__(self, config: Any, context: Context):
         self.config = config
         self.context = context
         self.depth = context.depth
 
-    def see(self, trace: Trace) -> None:
+    def see(self, trace: Trace) -> None:  # noqa: B027  a probe need not look
         """Take in the intact forward of one micro-batch; keep sums, never token-sized tensors."""
 
     def edits(self) -> Iterable[Edit]:
         """The altered streams this probe wants to see."""
         return ()
 
-    def update(self, step: Step) -> None:
+    def update(self, step: Step) -> None:  # noqa: B027  a probe need not edit
         """Take in one step of one of these; keep sums, never token-sized tensors."""
 
     def more(self) -> Iterable[Edit]:

@@ -60,7 +60,7 @@ def _walked(subject: Subject, batch: Sequences) -> Recording:
     model = subject.model
     assert isinstance(model, Transformer)
     path = PlannedPath(model, batch.ids, batch.documents, batch.scored)
-    seen, carried = Recording(path), path.first
+    seen, carried = Recording(path), path.open()
     if not bool(torch.isfinite(path.stream(carried)).all()):
         raise ValueError("visit 0 reads a residual state that is not finite: nothing can be measured")
     for visit in range(path.depth):

@@ -13,73 +13,25 @@ Shapes: B sequences of a micro-batch, T positions, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from depthkit.utilization.edits import Edit
-from depthkit.utilization.path import Aux, Path
+from depthkit.utilization.nested import num_bytes
+from depthkit.utilization.offload import Offload
+from depthkit.utilization.options import ReplayOptions
 from depthkit.utilization.record import record
 from depthkit.utilization.sequences import Sequences
-from depthkit.utilization.subject import Place, Scores, Subject
+from depthkit.utilization.stack import Stacks
+from depthkit.utilization.stacking import stacking
+from depthkit.utilization.subject import Place, Subject
+from depthkit.utilization.sweep import Sweep
+from depthkit.utilization.trace import Step, Trace
 
+DEFAULTS = ReplayOptions()
 LIVE_BYTES = 2**32
 """Altered streams that a sweep holds at once (4 GB); many edits of a long sample are swept in groups."""
-
-
-@dataclass(frozen=True)
-class Trace:
-    """The intact forward of one micro-batch.
-
-    Attributes:
-        rows: which sequences of the evaluation these are.
-        batch: their ids, targets, mask.
-        path: the visits, which can be run on other states.
-        entered: what every visit was given, as the path carries it.
-        before, after: the residual streams [B, T, D] that every visit reads and gives.
-        final: the residual stream that the head reads.
-        aux: what the branches of every visit had to say.
-        scores: losses of the intact model.
-    """
-
-    rows: slice
-    batch: Sequences
-    path: Path
-    entered: list[Any]
-    before: list[Tensor]
-    after: list[Tensor]
-    final: Tensor
-    aux: list[Aux]
-    scores: Scores
-
-    @property
-    def depth(self) -> int:
-        """Number of visits."""
-        return self.path.depth
-
-    @property
-    def states(self) -> list[Tensor]:
-        """L + 1 streams: what the first visit reads, then what each gives."""
-        return [self.before[0], *self.after]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One visit of an altered stream.
-
-    `before` and `after` are its residual streams around the visit; where the edit runs nothing they are the
-    same tensor. `final`, the stream that the head reads, and `scores` are there at the last visit only.
-    """
-
-    edit: Edit
-    visit: int
-    trace: Trace
-    before: Tensor
-    after: Tensor
-    aux: Aux
-    final: Tensor | None
-    scores: Scores | None
 
 
 class Engine:
@@ -88,6 +40,7 @@ class Engine:
     Args:
         batch_tokens: about how many tokens go through a layer at once; at least one sequence does.
         advance: called with the number of layer evaluations just done (a fraction for a micro-batch).
+        options: stacking and where recorded states are kept.
     """
 
     def __init__(
@@ -96,11 +49,17 @@ class Engine:
         sequences: Sequences,
         batch_tokens: int = 1024,
         advance: Callable[[float], None] = lambda _: None,
+        options: ReplayOptions = DEFAULTS,
     ):
         self.subject = subject
         self.sequences = sequences
         self._rows_done = 0
         self._advance = advance
+        self._options, self._batch_tokens = options, batch_tokens
+        self._offload = Offload(options.offload_bytes, subject.device)
+        self._stacks: Stacks | None = None
+        self._undecided = options.stack
+        self._carried = 1
         size = max(1, batch_tokens // sequences.ids.shape[1])
         count = len(sequences)
         self.parts = [slice(start, min(start + size, count)) for start in range(0, count, size)]
@@ -118,6 +77,7 @@ class Engine:
 
     def record(self) -> list[Trace]:
         """The intact forward of every micro-batch."""
+        self._offload = Offload(self._options.offload_bytes, self.subject.device)
         return [self._record(rows) for rows in self.parts]
 
     def _record(self, rows: slice) -> Trace:
@@ -126,44 +86,34 @@ class Engine:
         seen.path.rows = rows
         self.count(len(batch), seen.path.depth)
         scores = self.subject.score(seen.final, batch.targets)
-        return Trace(
-            rows, batch, seen.path, seen.entered, seen.before, seen.after, seen.final, seen.aux, scores
-        )
+        self._carried = max(self._carried, *(num_bytes(carried) // len(batch) for carried in seen.entered))
+        return Trace(rows, batch, seen.path, *self._offload.keep(seen), seen.aux, scores)
 
     def places(self, trace: Trace) -> list[Place]:
         """Where each visit sits in the model."""
         return self.subject.places([trace.path.module(visit) for visit in range(trace.depth)])
 
-    def sweep(self, traces: list[Trace], edits: Iterable[Edit]) -> Iterator[Step]:
-        """Every step of every altered stream, visit by visit; equal edits are one stream."""
+    def sweep(
+        self, traces: list[Trace], edits: Iterable[Edit], exact: Collection[Edit] = ()
+    ) -> Iterator[Step]:
+        """Every step of every altered stream, visit by visit; equal edits are one stream.
+
+        Args:
+            exact: streams that are not stacked with others, because what their branches say is asked for.
+        """
         waiting = sorted(dict.fromkeys(edits), key=lambda edit: edit.first)
-        most = max(1, LIVE_BYTES // sum(trace.final.nbytes for trace in traces))
+        if self._undecided:
+            self._stacks, self._undecided = stacking(self.subject, traces, self._batch_tokens), False
+        sweep = Sweep(self.subject, self.count, self._stacks, exact)
+        most = max(1, LIVE_BYTES // (self._carried * len(self.sequences)))
         for start in range(0, len(waiting), most):
-            yield from self._sweep(traces, waiting[start : start + most])
+            yield from sweep.steps(traces, waiting[start : start + most])
 
-    def _sweep(self, traces: list[Trace], waiting: list[Edit]) -> Iterator[Step]:
-        live: list[dict[Edit, Any]] = [{} for _ in traces]
-        for visit in range(traces[0].depth):
-            begun = [edit for edit in waiting if edit.first <= visit]
-            for trace, streams in zip(traces, live, strict=True):
-                for edit in begun:
-                    yield self._advance_stream(edit, visit, trace, streams)
-
-    def _advance_stream(self, edit: Edit, visit: int, trace: Trace, streams: dict[Edit, Any]) -> Step:
-        path = trace.path
-        carried = path.enter(visit, streams[edit]) if edit in streams else trace.entered[visit]
-        before = path.stream(carried)
-
-        def run(which: int, state: Any, without: Collection[str] = ()) -> tuple[Any, Aux]:
-            self.count(len(trace.batch))
-            return path.run(which, state, without)
-
-        carried, aux = edit.apply(visit, carried, run, path)
-        after = path.stream(carried)
-        streams[edit] = path.leave(visit, carried)
-        final = path.stream(streams[edit]) if visit == trace.depth - 1 else None
-        scores = None if final is None else self.subject.score(final, trace.batch.targets)
-        return Step(edit, visit, trace, before, after, aux, final, scores)
+    def cost(self) -> dict[str, Any]:
+        """What a report says of it: layer evaluations, sequences of a micro-batch, and what was opted for."""
+        found = {"layer_evals": self.layer_evals, "micro_batch": self.parts[0].stop}
+        stacked = {"stacked": self._stacks is not None} if self._options.stack else {}
+        return found | stacked | ({"offloaded_bytes": self._offload.moved} if self._offload.moved else {})
 
 
 def replay(trace: Trace, edit: Edit) -> Tensor:

@@ -99,6 +99,13 @@ def paired_difference(first: Sample, second: Sample, seed: int) -> dict[str, Num
     return {"value": number(value), "low": number(low), "high": number(high)}
 
 
+def mean_defined(values: Array) -> Array:
+    """Mean over the last axis of what is not NaN; NaN where nothing is."""
+    defined = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(defined, values, 0.0).sum(-1) / defined.sum(-1)
+
+
 def number(value: Any) -> Number:
     """A plain number, or None for what is undefined (None, NaN, infinite)."""
     if value is None or not math.isfinite(value):

@@ -189,10 +189,13 @@ class Subject:
         return places
 
     def _kind(self, layer: int) -> str:
-        """`moe` or `dense` where the inside of layers was looked at, otherwise the class."""
+        """`moe` or `dense`, with its attention where a config has several; else the layer's class."""
         if self.structure is None:
             return type(self.layers[layer]).__name__
-        return "moe" if self.structure.inside[layer].router else "dense"
+        kind = "moe" if self.structure.inside[layer].router else "dense"
+        types = getattr(getattr(self.model, "config", None), "layer_types", None) or []
+        mixed = len(types) == len(self.layers) and len(set(types)) > 1
+        return f"{kind}, {types[layer].removesuffix('_attention')}" if mixed else kind
 
     @property
     def num_ids(self) -> int | None:

@@ -33,7 +33,9 @@ def test_in_bf16_it_is_no_further_from_the_truth_than_twice_the_fused_kernel():
     for name in ("rows", "sdpa"):
         got = attend(*tensors, prepare(name, request), 0.3)
         found = [got, *gradients(got, tensors)]
-        off[name] = [float((a - b).detach().norm() / b.detach().norm()) for a, b in zip(found, truth, strict=True)]
+        off[name] = [
+            float((a - b).detach().norm() / b.detach().norm()) for a, b in zip(found, truth, strict=True)
+        ]
     assert all(mine < 2 * theirs for mine, theirs in zip(off["rows"], off["sdpa"], strict=True)), off
 
 

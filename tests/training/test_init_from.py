@@ -8,7 +8,9 @@ from depthkit.training.run import train
 from tests.training.helpers import losses
 
 ADAPTED = {
-    "segments": [{"name": "trunk", "pattern": ["dense"], "repeat": 2, "loops": 2, "inject": {"kind": "linear"}}]
+    "segments": [
+        {"name": "trunk", "pattern": ["dense"], "repeat": 2, "loops": 2, "inject": {"kind": "linear"}}
+    ]
 }
 
 
@@ -38,11 +40,15 @@ def test_an_earlier_checkpoint_can_be_named(run, tmp_path):
     source = checkpoint.find(tmp_path / "first", 1)
     train(run(steps=1, lr=1e-12, init_from={"path": str(source)}), tmp_path / "second", quiet=True)
     name = "layers.0.mixer.branch.q.weight"
-    torch.testing.assert_close(weights(tmp_path / "second")[name], weights(tmp_path / "first", 1)[name], rtol=0, atol=1e-8)
+    torch.testing.assert_close(
+        weights(tmp_path / "second")[name], weights(tmp_path / "first", 1)[name], rtol=0, atol=1e-8
+    )
 
 
 def test_missing_weights_are_refused_by_name_or_left_as_initialised(run, first, tmp_path):
-    with pytest.raises(ValueError, match=r"lacks recurrences\.trunk\.inject\.adapter\.weight; train\.init_from\.strict=false"):
+    with pytest.raises(
+        ValueError, match=r"lacks recurrences\.trunk\.inject\.adapter\.weight; train\.init_from\.strict=false"
+    ):
         train(run(steps=1, model=ADAPTED, init_from=str(first)), tmp_path / "second", quiet=True)
     loose = {"path": str(first), "strict": False}
     with pytest.warns(UserWarning, match=r"lacks recurrences\.trunk\.inject\.adapter\.weight"):
@@ -54,7 +60,9 @@ def test_missing_weights_are_refused_by_name_or_left_as_initialised(run, first, 
 
 def test_surplus_weights_are_named(run, first, tmp_path):
     model = {"segments": [{"name": "trunk", "pattern": ["dense"]}]}
-    with pytest.raises(ValueError, match=r"has, beyond this model, layers\.1\.ffn\.before\.weight, .* and 6 more"):
+    with pytest.raises(
+        ValueError, match=r"has, beyond this model, layers\.1\.ffn\.before\.weight, .* and 6 more"
+    ):
         train(run(steps=1, model=model, init_from=str(first)), tmp_path / "second", quiet=True)
 
 
@@ -67,7 +75,11 @@ def test_surplus_weights_are_named(run, first, tmp_path):
 )
 def test_what_does_not_fit_is_refused(run, first, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
-        train(run(steps=1, init_from={"path": str(first), "strict": False}, **changes), tmp_path / "second", quiet=True)
+        train(
+            run(steps=1, init_from={"path": str(first), "strict": False}, **changes),
+            tmp_path / "second",
+            quiet=True,
+        )
 
 
 def test_nothing_there(run, tmp_path):

@@ -52,6 +52,10 @@ def test_last_checkpoint(script, run, capsys):
     out = capsys.readouterr().out
     assert "tiny: 3 layers, counted from 0" in out
     assert "report.json" in out
+    assert "step 4: 12 layer evaluations" in out
+    assert "6 layer evaluations, 6 more for random_init." in " ".join(out.split())
+    assert list(report["null"]) == ["random_init"]
+    assert report["null"]["random_init"]["baseline"]["loss_nats"] > report["baseline"]["loss_nats"]
 
 
 def test_loss_is_the_held_out_loss_of_those_windows(script, run, tmp_path):
@@ -59,10 +63,10 @@ def test_loss_is_the_held_out_loss_of_those_windows(script, run, tmp_path):
     words = [str(run), "sequences=100000", "probes=[stream]", "plots=false", "html=false", f"out={tmp_path}"]
     assert script.main(words) == 0
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    (wanted,) = [row["val_loss"] for row in rows if row["event"] == "validation"][-1:]
-    assert json.loads((tmp_path / "report.json").read_text())["baseline"]["loss_nats"] == pytest.approx(
-        wanted, rel=1e-5
-    )
+    (wanted,) = [row for row in rows if row["event"] == "validation"][-1:]
+    found = json.loads((tmp_path / "report.json").read_text())["baseline"]
+    assert found["loss_nats"] == pytest.approx(wanted["val_loss"], rel=1e-5)
+    assert found["bits_per_byte"] == pytest.approx(wanted["bits_per_byte"], rel=1e-5)
 
 
 def test_all_checkpoints(script, run, tmp_path, capsys):
@@ -80,6 +84,25 @@ def test_all_checkpoints(script, run, tmp_path, capsys):
     assert (tmp_path / "reports" / "step_00000002" / "report.json").is_file()
     assert (tmp_path / "utilization_over_training.png").is_file()
     assert "utilization over training" in capsys.readouterr().out
+
+
+def test_nothing_beside_all_checkpoints_or_when_told(script, run, tmp_path):
+    quick = [str(run), "sequences=2", "probes=[stream]", "plots=false", "html=false", f"out={tmp_path}"]
+    assert script.main([*quick, "checkpoints=all"]) == 0
+    assert json.loads((tmp_path / "report.json").read_text())["null"] == {}
+    assert script.main([*quick, "null=none"]) == 0
+    assert json.loads((tmp_path / "report.json").read_text())["null"] == {}
+
+
+def test_a_preset_has_its_own_sample(script, run, tmp_path):
+    for preset, count in (("states", 32), ("paper:lns", 32), ("quick", 16)):
+        words = [str(run), f"preset={preset}", "null=none", "plots=false", "html=false", f"out={tmp_path}"]
+        assert script.main(words) == 0
+        data = json.loads((tmp_path / "report.json").read_text())["data"]
+        assert (data["n_seq"], data["seq_len"]) == (
+            count,
+            16,
+        )  # the run's windows are shorter than a preset's
 
 
 def test_one_checkpoint_leaves_the_checkpoint_folder_alone(script, run):
@@ -121,6 +144,9 @@ def test_unlike_data_exit_2(script, run, tmp_path, capsys):
         (["probes=[ablaton]"], "did you mean 'ablation'"),
         (["probes=[{kind: lens, max_logit: 3}]"], "did you mean 'max_logits'"),
         (["checkpoints=some"], "'last' or 'all'"),
+        (["null=randm_init"], "did you mean 'random_init'"),
+        (["preset=paper:cordas"], "did you mean 'paper:csordas'"),
+        (["drop=[1]"], "first: python -m depthkit export"),
     ],
 )
 def test_mistakes_exit_2(script, run, words, message, capsys):

@@ -60,8 +60,9 @@ class GroupedQueryAttention(nn.Module):
         """Channels a head, even; null means dim / num_heads."""
         rope_base: float = Field(1e4, gt=0)
         """Base of the rotary frequencies."""
-        qk_norm: bool = False
-        """RMS-normalise queries and keys per head, with a learned gain, before RoPE."""
+        qk_norm: bool | Literal["all"] = False
+        """RMS-normalise queries and keys before RoPE, with a learned gain: true within each head, `all` over
+        all heads together (OLMo-2, arXiv:2501.00656)."""
         qk_norm_eps: float = Field(1e-6, gt=0)
         """Epsilon of qk_norm."""
         bias: Literal["none", "qk", "qkv"] = "none"
@@ -111,6 +112,11 @@ class GroupedQueryAttention(nn.Module):
                 )
             return dim // self.num_heads
 
+        def qk_norm_widths(self, dim: int) -> tuple[int, int]:
+            """Channels that qk_norm takes together, of queries and of keys."""
+            heads = (self.num_heads, self.kv_heads) if self.qk_norm == "all" else (1, 1)
+            return heads[0] * self.width(dim), heads[1] * self.width(dim)
+
         def check(self, dim: int) -> None:
             """Refuse a width this mixer cannot work at."""
             self.width(dim)
@@ -119,7 +125,8 @@ class GroupedQueryAttention(nn.Module):
             """Parameters of one layer."""
             width = self.width(dim)
             biases = len(self.biased) and width * (self.num_heads + (len(self.biased) - 1) * self.kv_heads)
-            return 2 * dim * width * (self.num_heads + self.kv_heads) + 2 * width * self.qk_norm + biases
+            gains = sum(self.qk_norm_widths(dim)) if self.qk_norm else 0
+            return 2 * dim * width * (self.num_heads + self.kv_heads) + gains + biases
 
         active_parameters = num_parameters
 
@@ -149,8 +156,8 @@ class GroupedQueryAttention(nn.Module):
         self.o = linear(config.num_heads * self.head_dim, dim)
         roles = {"q": "q.weight", "k": "k.weight", "v": "v.weight", "o": "o.weight"}
         if config.qk_norm:
-            self.q_norm = nn.RMSNorm(self.head_dim, eps=config.qk_norm_eps)
-            self.k_norm = nn.RMSNorm(self.head_dim, eps=config.qk_norm_eps)
+            widths_normed = config.qk_norm_widths(dim)
+            self.q_norm, self.k_norm = (nn.RMSNorm(width, eps=config.qk_norm_eps) for width in widths_normed)
             roles["norm"] = "q_norm.weight,k_norm.weight"
         if config.biased:
             roles["bias"] = ",".join(f"{name}.bias" for name in config.biased)
@@ -253,8 +260,11 @@ class GroupedQueryAttention(nn.Module):
         return self.head_dim**-self.config.scale_power
 
     def _queries_and_keys(self, h: Tensor, ctx: AttentionContext) -> tuple[Tensor, Tensor]:
-        q, k = self._heads(self.q(h)), self._heads(self.k(h))
-        if self.config.qk_norm:
+        q, k = self.q(h), self.k(h)
+        if self.config.qk_norm == "all":
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = self._heads(q), self._heads(k)
+        if self.config.qk_norm is True:
             q, k = self.q_norm(q), self.k_norm(k)
         return rotate(q, ctx.rotary), rotate(k, ctx.rotary)
 

@@ -50,6 +50,8 @@ class GradientNorm(Probe):
         }
         self._states = self.table(self.depth + 1)
         self._reasons: dict[str, str] = {}
+        if any(parameter.is_meta for parameter in self._flat()):
+            self._reasons["gradient_norm"] = "not all weights are in memory: its layers are on disk"
 
     def _flat(self) -> list[nn.Parameter]:
         return list(dict.fromkeys(p for parameters in self._parameters for p in parameters))
@@ -111,8 +113,9 @@ class GradientNorm(Probe):
         scored = self.context.sequences.num_scored
         sizes, ratios = [], []
         for parameters in self._parameters:
-            size = _norm(self._gradients[p] for p in parameters) / scored
-            weight = _norm(parameters)
+            measured = [] if failed else parameters
+            size = _norm(self._gradients[p] for p in measured) / scored
+            weight = _norm(measured)
             sizes.append(None if failed or not parameters else number(size))
             ratios.append(None if failed or weight == 0 else number(size / weight))
         layers = [place.layer for place in self.context.places]

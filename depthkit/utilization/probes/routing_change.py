@@ -29,6 +29,8 @@ class RoutingChange(Probe):
     of `ablation`.
     """
 
+    reads_aux = True
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._routed: set[int] = set()

@@ -1,70 +1,58 @@
-"""From what the probes found to the report's plain data."""
+"""From what was measured to the report's plain data."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from depthkit.utilization.canaries import Canary
+from depthkit.utilization.measuring import Baseline, Findings
 from depthkit.utilization.report.report import SCHEMA_VERSION, Report
 from depthkit.utilization.report.summary import summarise
-from depthkit.utilization.result import Result, Scalar
-from depthkit.utilization.statistics import Interval, Sample, number
-from depthkit.utilization.subject import Place
+from depthkit.utilization.result import Scalar, Series
+from depthkit.utilization.statistics import mean_defined, number
 
 BASELINE = "baseline_loss_nats"
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """Loss and accuracy of the intact model by sequence, and the loss's interval."""
+class Against:
+    """A null model: its name, what it is, the seed it was made with, and what was found of it."""
 
-    loss: Sample
-    accuracy: Sample
-    interval: Interval | None
-
-    def numbers(self) -> dict[str, Any]:
-        """Token-weighted means; `se` is the bootstrap standard error over sequences."""
-        loss = float(self.loss.means()[0])
-        ends = (self.interval.low[0], self.interval.high[0]) if self.interval else (None, None)
-        return {
-            "loss_nats": number(loss),
-            "ppl": number(np.exp(min(loss, 700.0))),
-            "se": number(self.interval.error[0]) if self.interval else None,
-            "ci95": [number(end) for end in ends],
-            "tok_acc": number(self.accuracy.means()[0]),
-        }
+    name: str
+    words: str
+    seed: int
+    found: Findings
 
 
 @dataclass(frozen=True)
-class Findings:
+class Evaluated:
     """All that a report is made of."""
 
-    model: dict[str, Any]
+    found: Findings
+    info: dict[str, Any]
     env: dict[str, Any]
     data: dict[str, Any]
-    places: list[Place]
-    baseline: Baseline
-    result: Result
-    checks: dict[str, Canary]
-    timing: dict[str, Any]
+    against: list[Against] = field(default_factory=list)
 
 
-def build(found: Findings) -> Report:
+def build(evaluated: Evaluated) -> Report:
     """Assemble a report; the summary is written from its numbers."""
+    found, data = evaluated.found, evaluated.data
     result = found.result
     content = {
         "schema_version": SCHEMA_VERSION,
-        "model": found.model,
-        "env": found.env,
-        "data": found.data,
-        "baseline": found.baseline.numbers(),
+        "model": found.model | evaluated.info,
+        "env": evaluated.env,
+        "data": data,
+        "baseline": _baseline(found.baseline, data),
         "per_visit": [_row(found, visit) for visit in range(len(found.places))],
-        "metrics": {n: {"unit": s.unit, "definition": s.definition} for n, s in result.per_visit.items()},
-        "scalars": {name: _scalar(scalar) for name, scalar in result.scalars.items()},
-        "matrices": {name: _meaning(matrix) for name, matrix in result.matrices.items()},
+        "metrics": {name: _meaning(found, name, series) for name, series in result.per_visit.items()},
+        "scalars": {name: _scalar(found, name, scalar) for name, scalar in result.scalars.items()},
+        "matrices": {name: _axes(found, name, matrix) for name, matrix in result.matrices.items()},
+        "null": {null.name: _null(null, data) for null in evaluated.against},
         "canaries": {name: asdict(canary) for name, canary in found.checks.items()},
         "skipped": [{"metric": name, "reason": reason} for name, reason in result.skipped.items()],
         "timing": found.timing,
@@ -72,6 +60,21 @@ def build(found: Findings) -> Report:
     report = Report(content, _arrays(found))
     content["summary"] = summarise(report)
     return report
+
+
+def _baseline(found: Baseline, data: dict[str, Any]) -> dict[str, Any]:
+    """Token-weighted means; `se` is the bootstrap standard error over sequences."""
+    loss, interval = float(found.loss.means()[0]), found.interval
+    ends = (interval.low[0], interval.high[0]) if interval else (None, None)
+    size = data.get("n_bytes_scored")
+    return {
+        "loss_nats": number(loss),
+        "ppl": number(np.exp(min(loss, 700.0))),
+        "bits_per_byte": number(found.loss.sums.sum() / size / math.log(2)) if size else None,
+        "se": number(interval.error[0]) if interval else None,
+        "ci95": [number(end) for end in ends],
+        "tok_acc": number(found.accuracy.means()[0]),
+    }
 
 
 def _row(found: Findings, visit: int) -> dict[str, Any]:
@@ -87,14 +90,38 @@ def _row(found: Findings, visit: int) -> dict[str, Any]:
     }
 
 
-def _scalar(scalar: Scalar) -> dict[str, Any]:
-    found: dict[str, Any] = {"value": scalar.value, "definition": scalar.definition}
-    return found if scalar.low is None else found | {"ci95": [scalar.low, scalar.high]}
+def _meaning(found: Findings, name: str, series: Series) -> dict[str, Any]:
+    return {"unit": series.unit, "definition": series.definition, "probe": found.owners[name]}
 
 
-def _meaning(matrix: Any) -> dict[str, str]:
-    words = {name: getattr(matrix, name) for name in ("rows", "columns", "unit", "definition")}
-    return words | {"undefined": "NaN in matrices.npz"}
+def _scalar(found: Findings, name: str, scalar: Scalar) -> dict[str, Any]:
+    told: dict[str, Any] = {"value": scalar.value, "definition": scalar.definition}
+    told["probe"] = found.owners[name]
+    return told if scalar.low is None else told | {"ci95": [scalar.low, scalar.high]}
+
+
+def _axes(found: Findings, name: str, matrix: Any) -> dict[str, Any]:
+    words = {part: getattr(matrix, part) for part in ("rows", "columns", "unit", "definition")}
+    return words | {"probe": found.owners[name], "undefined": "NaN in matrices.npz"}
+
+
+def _null(null: Against, data: dict[str, Any]) -> dict[str, Any]:
+    """The same numbers of a null model, without their meanings; of a matrix the mean of what is defined."""
+    result = null.found.result
+    return {
+        "definition": null.words,
+        "seed": null.seed,
+        "baseline": _baseline(null.found.baseline, data),
+        "per_visit": {
+            name: {"values": series.values, "low": series.low, "high": series.high}
+            for name, series in result.per_visit.items()
+        },
+        "scalars": {name: scalar.value for name, scalar in result.scalars.items()},
+        "matrix_means": {
+            name: number(mean_defined(matrix.values.ravel())) for name, matrix in result.matrices.items()
+        },
+        "timing": null.found.timing,
+    }
 
 
 def _arrays(found: Findings) -> dict[str, Any]:

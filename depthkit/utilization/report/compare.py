@@ -1,4 +1,4 @@
-"""Several reports on one page: relative depth, paired differences of loss, unlike data refused."""
+"""Several reports on one page: shapes on relative depth for all, differences only between like data."""
 
 from __future__ import annotations
 
@@ -10,33 +10,37 @@ from pathlib import Path
 from typing import Any
 
 from depthkit.files import write_json, write_text
+from depthkit.utilization.effective_depth import SAMPLED, paired
 from depthkit.utilization.report.build import BASELINE
 from depthkit.utilization.report.report import SCHEMA_VERSION, Report
-from depthkit.utilization.statistics import Sample, paired_difference
+from depthkit.utilization.statistics import Number, Sample, paired_difference
 
 LIKE = {
     "data.sha256": "the token ids",
     "data.n_tokens_scored": "the number of scored tokens",
-    "schema_version": "the version of the metrics",
     "model.dtype": "the number format",
 }
-"""What must agree before two reports may be held side by side."""
+"""What must agree before numbers of two reports may be subtracted."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparable reports, and what `compare.json` holds about them."""
+    """Reports side by side, and what `compare.json` holds about them.
+
+    `groups` are the reports that were measured alike; differences are taken inside a group only.
+    """
 
     reports: list[Report]
+    groups: list[list[Report]]
     content: dict[str, Any]
 
     def save(self, folder: str | Path, *, html: bool = True, plots: bool = True) -> Path:
         """Write compare.json and, on request, compare.html and compare/*.png."""
         folder = Path(folder)
         if plots:
-            from depthkit.utilization.report.plots import save_plots
+            from depthkit.utilization.report.overlay import save_plots
 
-            save_plots(self.reports, folder / "compare")
+            save_plots(self, folder / "compare")
         if html:
             from depthkit.utilization.report.page import comparison_page
 
@@ -46,37 +50,61 @@ class Comparison:
 
 
 def compare(reports: Sequence[Report]) -> Comparison:
-    """Overlay reports that were measured on the same tokens.
+    """Overlay any number of reports.
 
-    Losses are compared by a paired bootstrap: the same sequences are drawn for both models.
+    Reports of the same tokens are compared by a paired bootstrap: the same sequences are drawn for both.
+    Models with different tokenizers cannot read the same tokens, so between them only shapes and numbers
+    without a token in them are shown, and losses as bits a byte where the bytes are known.
 
     Raises:
-        ValueError: fewer than two reports, or reports of unlike data; the message names the difference.
+        ValueError: fewer than two reports, or unlike data although the tokenizer is the same or not known;
+            the message names the difference.
     """
     if len(reports) < 2:
         raise ValueError(f"compare: needs at least two reports, got {len(reports)}")
-    for other in reports[1:]:
-        _refuse_unlike(reports[0], other)
     named = _distinct(reports)
-    seed = named[0].content["data"]["seed"]
-    pairs = [_pair(first, second, seed) for first, second in combinations(named, 2)]
+    groups = _alike(named)
+    pairs = [_pair(first, second) for group in groups for first, second in combinations(group, 2)]
     content = {
         "schema_version": SCHEMA_VERSION,
-        "data": named[0].content["data"],
+        "groups": [{"models": [r.name for r in group], "data": group[0].content["data"]} for group in groups],
         "models": [_model(report) for report in named],
         "differences": pairs,
-        "summary": [_sentence(pair) for pair in pairs],
+        "summary": [*_about(groups), *(_sentence(pair) for pair in pairs)],
     }
-    return Comparison(named, content)
+    return Comparison(named, groups, content)
 
 
-def _refuse_unlike(first: Report, other: Report) -> None:
+def _alike(reports: Sequence[Report]) -> list[list[Report]]:
+    """Groups of reports that were measured alike, in the order of their first.
+
+    Raises:
+        ValueError: two differ although nothing says that their tokenizers do.
+    """
+    groups: dict[tuple[Any, ...], list[Report]] = {}
+    for report in reports:
+        key = tuple(_look_up(report.content, path) for path in LIKE)
+        groups.setdefault(key, []).append(report)
+    for first, other in combinations([group[0] for group in groups.values()], 2):
+        if None in (tokenizer(first), tokenizer(other)) or tokenizer(first) == tokenizer(other):
+            _refuse(first, other)
+    return list(groups.values())
+
+
+def tokenizer(report: Report) -> str | None:
+    """Fingerprint of the tokenizer that made the tokens; None when it is not known."""
+    found: str | None = report.content["data"].get("tokenizer") or report.content["model"].get("tokenizer")
+    return found
+
+
+def _refuse(first: Report, other: Report) -> None:
     for path, words in LIKE.items():
         mine, theirs = _look_up(first.content, path), _look_up(other.content, path)
         if mine != theirs:
             raise ValueError(
                 f"{first.name} and {other.name} cannot be compared: {words} differ ({path}: {_cut(mine)} and "
-                f"{_cut(theirs)}). Evaluate both with the same data, sequences, sequence_length and seed."
+                f"{_cut(theirs)}), and not because of their tokenizers. Evaluate both with the same data, "
+                "sequences, sequence_length and seed."
             )
 
 
@@ -108,22 +136,28 @@ def _renamed(report: Report, name: str) -> Report:
 
 
 def _model(report: Report) -> dict[str, Any]:
-    scalars = {name: scalar["value"] for name, scalar in report.content["scalars"].items()}
-    baseline = report.content["baseline"]
+    content = report.content
     return {
-        **report.content["model"],
-        "baseline": baseline,
-        "scalars": scalars,
-        "summary": report.content["summary"],
+        **content["model"],
+        "noun": report.visit_noun,
+        "kinds": report.kinds,
+        "baseline": content["baseline"],
+        "data": content["data"],
+        "scalars": {name: scalar["value"] for name, scalar in content["scalars"].items()},
+        "null": {name: null["scalars"] for name, null in content["null"].items()},
+        "layer_evals": content["timing"]["layer_evals"],
+        "summary": content["summary"],
     }
 
 
-def _pair(first: Report, second: Report, seed: int) -> dict[str, Any]:
+def _pair(first: Report, second: Report) -> dict[str, Any]:
+    seed = first.content["data"]["seed"]
     return {
         "first": first.name,
         "second": second.name,
         "metric": f"{BASELINE}, second minus first",
         **paired_difference(_losses(first), _losses(second), seed),
+        "scalars": _depths(first, second, seed),
     }
 
 
@@ -132,6 +166,30 @@ def _losses(report: Report) -> Sample:
     if sample is None:
         raise ValueError(f"{report.name}: matrices.npz has no {BASELINE}: evaluate again")
     return sample
+
+
+def _depths(first: Report, second: Report, seed: int) -> dict[str, dict[str, Number]]:
+    """Effective depths, second minus first, where both have the sample behind them."""
+    found = {}
+    for name, (source, statistic) in SAMPLED.items():
+        mine, theirs = first.sample(source), second.sample(source)
+        if mine is not None and theirs is not None:
+            found[name] = paired(mine, theirs, statistic, seed)
+    return found
+
+
+def _about(groups: list[list[Report]]) -> list[str]:
+    """One sentence when not all reports are of the same tokens."""
+    if len(groups) == 1:
+        return []
+    told = "; ".join(" and ".join(report.name for report in group) for group in groups)
+    about = (
+        f"{len(groups)} groups with different tokenizers, so with different tokens ({told}): between groups "
+        "shapes can be compared, losses only as bits a byte, and no differences are taken."
+    )
+    known = [(r.name, r.content["baseline"]["bits_per_byte"]) for group in groups for r in group]
+    bits = ", ".join(f"{name} {value:.3f}" for name, value in known if value is not None)
+    return [about, f"Bits a byte of text, not of the same windows: {bits}."] if bits else [about]
 
 
 def _sentence(pair: dict[str, Any]) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from depthkit.files import replacing, write_json, write_text
-from depthkit.utilization.statistics import Array, Number, Sample
+from depthkit.utilization.statistics import Array, Number, Sample, mean_defined, number
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Counts changes of the layout, or of what a metric's name means; unlike reports are not compared."""
 CSV_COLUMNS = (
     "model",
@@ -40,7 +40,8 @@ class Report:
 
     Attributes:
         content: what `report.json` holds: schema_version, model, env, data, baseline, per_visit, scalars,
-            matrices and metrics (meanings and units), canaries, skipped, timing, summary. Undefined is None.
+            matrices and metrics (meanings, units, and the probe they are from), null (the same numbers of
+            null models), canaries, skipped, timing, summary. Undefined is None.
         arrays: what `matrices.npz` holds: the matrices by name (NaN where undefined) and, as `<metric>.sums`
             and `<metric>.counts`, the per-sequence samples behind the intervals.
     """
@@ -83,9 +84,27 @@ class Report:
             return None
         return [low for low, _ in bounds], [high for _, high in bounds]
 
+    @property
+    def nulls(self) -> dict[str, Any]:
+        """The null models this was held against, by name."""
+        return self.content["null"]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of layers, in the order of their first visit."""
+        return list(dict.fromkeys(row["block"] for row in self.content["per_visit"]))
+
     def scalar(self, name: str) -> Any:
         """A number for the whole model; None when undefined or not asked."""
         return self.content["scalars"].get(name, {}).get("value")
+
+    def matrix_mean(self, name: str) -> Number:
+        """Mean of a matrix's defined entries; None without any.
+
+        Raises:
+            KeyError: this report does not have the matrix.
+        """
+        return number(mean_defined(self.arrays[name].ravel()))
 
     def sample(self, metric: str) -> Sample | None:
         """Per-sequence sums behind a metric, where they were kept."""
@@ -109,7 +128,7 @@ class Report:
         if plots:
             from depthkit.utilization.report.plots import save_plots
 
-            save_plots([self], folder / "plots")
+            save_plots(self, folder / "plots")
         if html:
             from depthkit.utilization.report.page import report_page
 

@@ -8,7 +8,14 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from depthkit.utilization.report.compare import Comparison
@@ -24,10 +31,15 @@ def print_report(console: Console, report: Report) -> None:
     console.print(visit_table(report))
     for sentence in report.content["summary"]:
         console.print(f"  {sentence}", highlight=False)
+    for skipped in report.content["skipped"]:
+        words = f"  Left out: {skipped['metric']}: {skipped['reason']}."
+        console.print(words, style="yellow", highlight=False)
     held = ", ".join(report.content["canaries"])
-    console.print(
-        f"  Canaries held: {held}. {report.content['timing']['layer_evals']} layer evaluations.", style="dim"
+    cost = f"{short(report.content['timing']['layer_evals'])} layer evaluations"
+    cost += (
+        "".join(f", {short(n['timing']['layer_evals'])} more for {k}" for k, n in report.nulls.items()) + "."
     )
+    console.print(f"  [green]Canaries held: {held}.[/] [dim]{cost}[/]", highlight=False)
 
 
 def visit_table(report: Report) -> Table:
@@ -74,24 +86,40 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     for model in models:
         table.add_column(model["name"], justify="right")
     table.add_row("loss (nats)", *(short(model["baseline"]["loss_nats"]) for model in models))
+    if any(model["baseline"]["bits_per_byte"] is not None for model in models):
+        table.add_row("bits a byte", *(short(model["baseline"]["bits_per_byte"]) for model in models))
     table.add_row("depth", *(str(model["depth"]) for model in models))
     for name in COLUMNS:
         table.add_row(name, *(short(model["scalars"].get(name)) for model in models))
     console.print(table)
+    for model in models:
+        console.print(f"  [b]{model['name']}[/]", highlight=False)
+        for sentence in model["summary"]:
+            console.print(f"    {sentence}", highlight=False)
     for sentence in comparison.content["summary"]:
         console.print(f"  {sentence}", highlight=False)
 
 
 @contextmanager
 def progress_bar(console: Console, words: str) -> Iterator[Callable[[float, float], None]]:
-    """A bar in layer evaluations; yields what `evaluate` wants as `progress`. Gone when done."""
+    """A bar in layer evaluations; yields what `evaluate` wants as `progress`. Gone when done.
+
+    The cost is printed before the work begins; probes that decide as they go add to it.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} layer evaluations"),
+        MofNCompleteColumn(),
+        TextColumn("layer evaluations"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(words, total=1)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        task = progress.add_task(words, total=None)
+
+        def show(done: float, total: float) -> None:
+            if progress.tasks[0].total is None:
+                console.print(f"  {words}: {total:.0f} layer evaluations", style="dim", highlight=False)
+            progress.update(task, completed=done, total=total)
+
+        yield show

@@ -164,7 +164,9 @@ def _inside(model: nn.Module, layers: list[nn.Module], run: Callable[[], Any]) -
             found[layer] = look_inside(whole, inner, experts)
 
     with recording((path, module) for layer in layers for path, module in layer.named_modules()) as events:
-        handles = [layer.register_forward_hook(look) for layer in dict.fromkeys(layers)]  # after the recording's own
+        handles = [
+            layer.register_forward_hook(look) for layer in dict.fromkeys(layers)
+        ]  # after the recording's own
         try:
             run()
         finally:
