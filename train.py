@@ -1,9 +1,10 @@
 """Train what a config file describes: a run, or a ladder of runs.
 
     python train.py CONFIG [key=value ...] [--dry-run] [--resume] [--run-dir DIR]
+    python train.py LADDER [key=value ...] [--dry-run] [--status] [--only PATTERN] [--retry] [--run-dir DIR]
 
-Exit codes: 0 done; 2 something to mend, said in one message; 130 and 143 stopped by Ctrl-C or SIGTERM
-after the current step, with a checkpoint to resume from.
+Exit codes: 0 done; 1 some rung of a ladder is not finished; 2 something to mend, said in one message; 130 and
+143 stopped by Ctrl-C or SIGTERM after the current step, with a checkpoint to resume from.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from depthkit import cli, config
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, read the config, let the document it holds do the rest."""
     arguments = parser().parse_intermixed_args(argv)
-    return cli.run(lambda: config.load(arguments.config, arguments.overrides).execute(arguments))
+    return cli.run(lambda: execute(arguments))
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Load the config and let it act; options that only ladders have are refused elsewhere."""
+    document = config.load(arguments.config, arguments.overrides)
+    for name in ("only", "status", "retry"):
+        if getattr(arguments, name) and document.kind != "ladder":
+            raise ValueError(f"--{name} is for ladders; {arguments.config} is a {document.kind}")
+    return document.execute(arguments)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,6 +52,15 @@ def parser() -> argparse.ArgumentParser:
         "--resume-from", metavar="STEP", type=int, help="continue from the checkpoint of this step"
     )
     parse.add_argument("--run-dir", metavar="DIR", type=Path, help="default: runs/CONFIG-<8 hex digits>")
+    ladder = parse.add_argument_group("ladders")
+    ladder.add_argument("--status", action="store_true", help="print how every rung stands; run nothing")
+    ladder.add_argument(
+        "--only",
+        metavar="PATTERN",
+        action="append",
+        help="run the rungs whose names match, such as 'method-lns_*'; may be given again",
+    )
+    ladder.add_argument("--retry", action="store_true", help="try rungs again that were marked as failed")
     return parse
 
 

@@ -1,9 +1,14 @@
-"""Paired comparisons between rungs, put into words that follow from the numbers."""
+"""Paired comparisons between rungs, put into words that follow from the numbers.
+
+Many comparisons find some differences by chance alone. p-values of paired t-tests are therefore corrected
+together by the method of Benjamini and Hochberg (1995): of the differences that are named at `ALPHA`, a share
+of at most `ALPHA` is expected to be there by chance. What is left is called tied.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +17,8 @@ from scipy import stats
 from depthkit.ladder.axes import short_name
 
 LEVEL = 0.95
+ALPHA = 0.05
+CORRECTION = "Benjamini-Hochberg"
 
 
 @dataclass(frozen=True)
@@ -40,23 +47,43 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, float(ends.low), float(ends.high), len(values))
 
 
+def p_value(differences: Sequence[float]) -> float | None:
+    """Two-sided p of a paired t-test that the mean difference is 0; None with fewer than two."""
+    if len(differences) < 2:
+        return None
+    if np.ptp(differences) == 0:  # no spread at all: the test divides by zero
+        return 1.0 if differences[0] == 0 else 0.0
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+def corrected(values: Sequence[float | None]) -> list[float | None]:
+    """p-values corrected for their number (Benjamini-Hochberg); None stays None and does not count."""
+    known = [value for value in values if value is not None]
+    found = iter(stats.false_discovery_control(known, method="bh")) if known else iter(())
+    return [None if value is None else float(next(found)) for value in values]
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """One comparison: `difference` is (value - baseline) in nats, paired by replicate; negative is better."""
+    """One comparison: `difference` is (value - baseline) in nats, paired by replicate; negative is better.
+
+    `p` is that of the paired t-test, `q` the same after the correction for all comparisons of the ladder.
+    """
 
     axis: str
     value: Any
     baseline: Any
     where: dict[str, Any]
     difference: Interval
+    p: float | None = None
+    q: float | None = None
 
     @property
     def word(self) -> str:
-        """`lower`, `higher` or `tied` loss; `undecided` without an interval."""
-        low, high = self.difference.low, self.difference.high
-        if low is None or high is None:
+        """`lower`, `higher` or `tied` loss; `undecided` without replicates."""
+        if self.q is None:
             return "undecided"
-        return "lower" if high < 0 else "higher" if low > 0 else "tied"
+        return "tied" if self.q > ALPHA else "lower" if self.difference.mean < 0 else "higher"
 
     def sentence(self) -> str:
         """The comparison in words, with its interval and the number of replicates."""
@@ -73,12 +100,28 @@ class Verdict:
                 "(one replicate, so no interval and no verdict)."
             )
         span = f"95 % interval {found.low:+.3f} to {found.high:+.3f}, {count} paired replicates"
+        span += "" if self.q is None else f", corrected p {shown_p(self.q)}"
         if self.word == "tied":
             return f"{head}{value} and {baseline} are tied ({found.mean:+.3f} nat, {span})."
         return f"{head}{value} ends {abs(found.mean):.3f} nat {self.word} than {baseline} ({span})."
 
 
-def paired(first: dict[Any, float], second: dict[Any, float]) -> Interval | None:
-    """Differences second - first over the replicates both have; None without any."""
-    shared = [key for key in first if key in second]
-    return interval([second[key] - first[key] for key in shared]) if shared else None
+def shown_p(value: float) -> str:
+    """`0.032`, or `< 0.001`."""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def correct(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts with `q`, corrected for how many there are."""
+    return [replace(v, q=q) for v, q in zip(verdicts, corrected([v.p for v in verdicts]), strict=True)]
+
+
+def differences(first: Mapping[Any, float], second: Mapping[Any, float]) -> list[float]:
+    """second - first, for the replicates that both have."""
+    return [second[key] - first[key] for key in first if key in second]
+
+
+def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> Interval | None:
+    """Mean of `differences` with its interval; None where no replicate is shared."""
+    found = differences(first, second)
+    return interval(found) if found else None

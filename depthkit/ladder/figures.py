@@ -3,118 +3,149 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from depthkit.ladder.axes import DEPTH, short_name, steps
+import matplotlib
+from matplotlib.colors import to_hex
+
+from depthkit.ladder.axes import DEPTH, short_name
 from depthkit.ladder.compare import Interval
-from depthkit.ladder.summary import Place, Row, Summary
+from depthkit.ladder.results import Place, Results
 
-CURVES = {
-    "variance.mean": ("variance", "Variance of the residual stream", "variance over features", 0.0),
-    "ablation_delta_nats.skip": (
-        "ablation",
-        "Cost of skipping one layer",
-        "loss increase (nats; 0.0001 or less is drawn as 0.0001)",
-        1e-4,
-    ),
-}
-"""Per-visit metrics that get a picture: file, title, label of the y axis, floor of its logarithmic scale.
+MOST_FACETS = 6
+"""Facets of one picture; of more, the deepest models are shown, and no more than these of them."""
 
-Skipping costs range over four orders of magnitude and can be negative, so they need a floor.
-"""
+_PAIRS = [to_hex(colour) for colour in matplotlib.color_sequences["tab20"]]
+COLOURS = (*_PAIRS[::2], *_PAIRS[1::2])
+"""Twenty colours for lines: ten strong ones first, then their pale twins."""
+
+Points = tuple[list[float], list[Interval]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Series:
-    """One line with its interval."""
+    """One line with its interval; `index`, its place among all lines of the ladder, gives its colour."""
 
     name: str
-    x: list[float]
-    points: list[Interval]
+    index: int = 0
+    x: list[float] = field(default_factory=list)
+    points: list[Interval] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Panel:
     """One picture of several facets that share their axes: facet label -> lines.
 
-    `floor` is None on a linear scale; on a logarithmic one, values below it are drawn at it.
+    `floor` is None on a linear scale; on a logarithmic one, values below it are drawn at it. `note` says in
+    words what the reader could not guess.
     """
 
     file: str
     title: str
     x: str
     y: str
-    floor: float | None
-    facets: dict[str, list[Series]]
+    floor: float | None = None
+    x_log: bool = False
+    note: str = ""
+    facets: dict[str, list[Series]] = field(default_factory=dict)
+
+    @property
+    def few(self) -> bool:
+        """Whether there are so few points on each line that each is marked and named on the axis."""
+        return all(len(line.x) <= 8 for lines in self.facets.values() for line in lines)
+
+    def limits(self) -> list[float] | None:
+        """Ends of a linear y axis; intervals far wider than the means lie apart are cut off."""
+        points = [point for lines in self.facets.values() for line in lines for point in line.points]
+        if self.floor is not None or not points:
+            return None
+        means, lows, highs = bands(points, None)
+        apart = (max(means) - min(means)) or 0.1 * abs(means[0]) or 1.0
+        low, high = max(min(lows), min(means) - apart), min(max(highs), max(means) + apart)
+        return [low - 0.05 * apart, high + 0.05 * apart]
+
+    def colours(self) -> dict[str, str]:
+        """Colour by name of line, in the order of the ladder; a line has one colour in all pictures."""
+        drawn = {line.name: line.index for lines in self.facets.values() for line in lines}
+        return {name: COLOURS[drawn[name] % len(COLOURS)] for name in sorted(drawn, key=lambda n: drawn[n])}
+
+    def ticks(self) -> list[float] | None:
+        """The measured values themselves, where they are few."""
+        measured = sorted({x for lines in self.facets.values() for line in lines for x in line.x})
+        return measured if self.few and len(measured) <= 8 else None
 
 
-def panels(summary: Summary) -> list[Panel]:
-    """Loss against depth, then per-visit curves of the deepest models."""
-    x = _x_axis(summary)
-    found = [] if x is None else [_against(summary, x)]
-    deepest = {place: rows for place, rows in summary.cells().items() if _is_deepest(summary, place, x)}
-    for metric, (file, title, label, floor) in CURVES.items():
-        if all(row.report and metric in row.report.metrics for rows in deepest.values() for row in rows):
-            found.append(_by_visit(summary, deepest, metric, Panel(file, title, "layer", label, floor, {})))
-    return found
+def facets(
+    results: Results,
+    places: Iterable[tuple[Place, Points]],
+    joined: Sequence[str] = (),
+) -> dict[str, list[Series]]:
+    """Lines by the axis of lines; a facet for every place on the axes that are neither that nor `joined`.
+
+    A ladder without an axis of lines gives them to the first axis that is not joined.
+    """
+    lines = results.lines or next((axis for axis in results.axes if axis not in joined), None)
+    left = [axis for axis in results.axes if axis != lines and axis not in joined]
+    order = {} if lines is None else {_name(lines, v): i for i, v in enumerate(results.labels(lines))}
+    found: dict[str, dict[str, Series]] = {}
+    for place, (x, y) in places:
+        facet = ", ".join(f"{short_name(axis)} {results.at(place, axis)}" for axis in left)
+        name = "" if lines is None else _name(lines, results.at(place, lines))
+        line = found.setdefault(facet, {}).setdefault(name, Series(name, order.get(name, 0)))
+        line.x.extend(x)
+        line.points.extend(y)
+    return {facet: list(drawn.values()) for facet, drawn in list(found.items())[:MOST_FACETS]}
 
 
-def _x_axis(summary: Summary) -> str | None:
-    """`depth`, or else the first axis of numbers after the first axis, which gives the lines."""
-    numeric = [axis for axis in summary.axes[1:] if all(_is_number(v) for v in _labels(summary, axis))]
+def _name(axis: str, label: Any) -> str:
+    """What a line is called: a number says nothing without its axis."""
+    return f"{short_name(axis)} {label}" if is_number(label) else str(label)
+
+
+def shown(results: Results, cells: Mapping[Place, Any]) -> dict[Place, Any]:
+    """The places that get a facet of their own: all when that makes few facets, else the deepest models."""
+    left = [axis for axis in results.axes if axis != results.lines]
+    if len({tuple(results.at(place, a) for a in left) for place in cells}) <= MOST_FACETS:
+        return dict(cells)
+    if DEPTH not in results.axes:
+        return dict(cells)
+    deepest = max(results.labels(DEPTH))
+    return {place: rows for place, rows in cells.items() if results.at(place, DEPTH) == deepest}
+
+
+def numeric_axis(results: Results) -> str | None:
+    """`depth`, or else the first axis of numbers that does not give the lines."""
+    numeric = [a for a in results.axes if a != results.lines and all(map(is_number, results.labels(a)))]
     return DEPTH if DEPTH in numeric else next(iter(numeric), None)
 
 
-def _labels(summary: Summary, axis: str) -> list[Any]:
-    return [step.label for step in steps(axis, summary.ladder.axes[axis])]
-
-
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a label can stand on an axis."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_deepest(summary: Summary, place: Place, x: str | None) -> bool:
-    return x != DEPTH or place[summary.axes.index(DEPTH)] == max(_labels(summary, DEPTH))
+def spans_decades(values: Sequence[float]) -> bool:
+    """Whether an axis of these values is easier to read on a logarithmic scale."""
+    return min(values) > 0 and max(values) >= 8 * min(values)
 
 
-def _against(summary: Summary, x: str) -> Panel:
-    column = summary.axes.index(x)
-
-    def point(place: Place, rows: list[Row]) -> tuple[list[float], list[Interval]]:
-        return [float(place[column])], [summary.loss(rows)]
-
-    facets = _facets(summary, summary.cells(), {x}, point)
-    title = f"Held-out loss against {short_name(x)}"
-    return Panel("loss", title, short_name(x), "nats per token", None, facets)
-
-
-def _by_visit(summary: Summary, cells: dict[Place, list[Row]], metric: str, panel: Panel) -> Panel:
-    def curve(place: Place, rows: list[Row]) -> tuple[list[float], list[Interval]]:
-        known = [(float(v), p) for v, p in enumerate(summary.curve(rows, metric)) if p is not None]
-        return [v for v, _ in known], [p for _, p in known]
-
-    facets = _facets(summary, cells, set(), curve)
-    return Panel(panel.file, panel.title, panel.x, panel.y, panel.floor, facets)
-
-
-def _facets(
-    summary: Summary,
-    cells: dict[Place, list[Row]],
-    joined: set[str],
-    points: Callable[[Place, list[Row]], tuple[list[float], list[Interval]]],
-) -> dict[str, list[Series]]:
-    """Lines by the first axis; a facet for every place on the axes that are neither lines nor `joined`."""
-    found: dict[str, dict[str, Series]] = {}
-    for place, rows in cells.items():
-        rest = [(a, p) for a, p in zip(summary.axes, place, strict=True) if a not in joined][1:]
-        facet = ", ".join(f"{short_name(axis)} {label}" for axis, label in rest)
-        line = found.setdefault(facet, {}).setdefault(str(place[0]), Series(str(place[0]), [], []))
-        x, y = points(place, rows)
-        line.x.extend(x)
-        line.points.extend(y)
-    return {facet: list(lines.values()) for facet, lines in found.items()}
+def against(
+    results: Results,
+    axis: str,
+    panel: Panel,
+    value: Callable[[Place, Any], Interval | None],
+    cells: Mapping[Place, Any],
+) -> Panel:
+    """A number of each place drawn against its value on one axis; places without the number are left out."""
+    points = [
+        (place, ([float(results.at(place, axis))], [found]))
+        for place, rows in cells.items()
+        if (found := value(place, rows)) is not None
+    ]
+    panel.facets.update(facets(results, points, [axis]))
+    return panel
 
 
 def bands(points: Sequence[Interval], floor: float | None) -> tuple[list[float], list[float], list[float]]:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
-from depthkit.ladder.figures import Panel, Series, bands, panels
+from depthkit.ladder.figures import Panel, Series, bands
+from depthkit.ladder.panels import panels
 from depthkit.ladder.summary import Summary
-from depthkit.utilization.report.plots import COLOURS, save_png
+from depthkit.utilization.report.plots import save_png
+
+COLUMNS = 3
+"""Facets beside one another."""
 
 
 def save_plots(summary: Summary, folder: Path) -> list[Path]:
@@ -21,31 +28,48 @@ def save_plots(summary: Summary, folder: Path) -> list[Path]:
 def draw(panel: Panel) -> Figure:
     """The facets side by side, with shared axes and one legend."""
     count = len(panel.facets)
-    figure = Figure(figsize=(1.2 + 4.2 * count, 3.9), dpi=130, layout="constrained")
-    grid = figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    columns, rows = min(count, COLUMNS), math.ceil(count / COLUMNS)
+    figure = Figure(figsize=(1.6 + 3.9 * columns, 0.9 + 3.0 * rows), dpi=130, layout="constrained")
+    grid = figure.subplots(rows, columns, sharey=True, sharex=True, squeeze=False)
     figure.suptitle(panel.title, fontsize=11)
-    for axes, (label, lines) in zip(grid, panel.facets.items(), strict=True):
-        _draw_facet(axes, panel, label, lines)
-    grid[0].set_ylabel(panel.y)
-    grid[-1].legend(frameon=False, fontsize=9)
+    colours = panel.colours()
+    for axes, (label, lines) in zip(grid.flat, panel.facets.items(), strict=False):
+        _draw_facet(axes, panel, label, lines, colours)
+    for axes in list(grid.flat)[count:]:
+        axes.set_visible(False)
+    figure.supxlabel(panel.x, fontsize=9)
+    figure.supylabel(panel.y, fontsize=9)
+    _legend(figure, grid[0][0], colours)
     return figure
 
 
-def _draw_facet(axes: Axes, panel: Panel, label: str, lines: list[Series]) -> None:
-    few = all(len(line.x) <= 6 for line in lines)
-    for index, line in enumerate(lines):
+def _legend(figure: Figure, axes: Axes, colours: Mapping[str, str]) -> None:
+    if set(colours) != {""}:
+        handles = [axes.plot([], [], color=colour, label=name)[0] for name, colour in colours.items()]
+        figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8)
+
+
+def _draw_facet(
+    axes: Axes, panel: Panel, label: str, lines: list[Series], colours: Mapping[str, str]
+) -> None:
+    for line in lines:
         mean, low, high = (np.array(v) for v in bands(line.points, panel.floor))
-        colour = COLOURS[index % 10]
-        if few:
+        colour = colours[line.name]
+        if panel.few:
             error = np.abs(np.array([mean - low, high - mean]))
-            axes.errorbar(line.x, mean, error, color=colour, marker="o", capsize=3, label=line.name)
+            axes.errorbar(
+                line.x, mean, error, color=colour, marker="o", markersize=4, capsize=3, linewidth=1.3
+            )
             continue
-        axes.plot(line.x, mean, color=colour, linewidth=1.4, label=line.name)
+        axes.plot(line.x, mean, color=colour, linewidth=1.3)
         axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.set_title(label, fontsize=10)
-    axes.set_xlabel(panel.x)
+    axes.set_title(label, fontsize=9)
     axes.set_yscale("linear" if panel.floor is None else "log")
-    if few:
-        axes.set_xticks(sorted({x for line in lines for x in line.x}))
+    if (limits := panel.limits()) is not None:
+        axes.set_ylim(*limits)
+    axes.set_xscale("log" if panel.x_log else "linear")
+    if (ticks := panel.ticks()) is not None:
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
     axes.grid(axis="y", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

@@ -19,6 +19,6 @@ def ladder_dict(**change):
         },
         "compare": [{"axis": "method", "baseline": "plain"}, {"axis": "depth", "baseline": 1}],
         "evaluate": {"sequences": 4, "sequence_length": 16, "html": False, "plots": False},
-        "workers": 1,
+        "launch": "inline",
         **change,
     }

@@ -44,7 +44,7 @@ class LinearBranch(nn.Module):
         self.map = linear(dim, dim)
         assign(self, down="map.weight")
 
-    def prepare(self, ids, documents):
+    def prepare(self, ids, documents, start=0):
         return None
 
     def forward(self, h, ctx, bank=None):

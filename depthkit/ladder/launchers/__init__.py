@@ -1,0 +1,1 @@
+"""Where rungs run: one registered file a place."""
