@@ -4,8 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MEGABLOCKS := .venv-megablocks
+BENCH := .venv-bench
+BENCHES := train_step overhead depth_scaling moe
+DATE := $(shell date +%F)
 
-.PHONY: demo test test-all test-megablocks check bench init-study depth-sweep gpu-check docs clean install
+.PHONY: demo test test-all test-megablocks check bench $(addprefix bench-,$(BENCHES)) bench-telemetry bench-utilization init-study depth-sweep gpu-check docs clean install
 
 install: $(STAMP)
 
@@ -42,8 +45,28 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(STAMP)
-	$(BIN)/python benchmarks/telemetry.py
+# Two lanes, one thread each. All results of a day go to docs/results, and the page is made from them.
+bench: $(BENCH)/.installed
+	$(MAKE) -j2 DATE=$(DATE) $(addprefix bench-,$(BENCHES)) bench-telemetry bench-utilization
+	$(BENCH)/bin/python -m benchmarks.bench.page docs/performance.md \
+		$(foreach name,$(BENCHES),docs/results/$(DATE)_bench_$(name).json)
+
+$(addprefix bench-,$(BENCHES)): bench-%: $(BENCH)/.installed
+	OMP_NUM_THREADS=1 $(BENCH)/bin/python -m benchmarks.$* --json docs/results/$(DATE)_bench_$*.json
+
+bench-telemetry: $(BENCH)/.installed
+	OMP_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/telemetry.py
+
+bench-utilization: $(BENCH)/.installed
+	OMP_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/utilization.py --out docs/results/$(DATE)_bench_utilization.json
+
+# litgpt asks for an older huggingface_hub than transformers; what is measured of it uses neither.
+$(BENCH)/.installed: pyproject.toml constraints.txt constraints-bench.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-c constraints-bench.txt -e '.[hf]' pytest pytest-xdist x-transformers lightning 'jsonargparse[signatures]'
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-bench.txt --no-deps litgpt
+	touch $@
 
 init-study: $(STAMP)
 	$(BIN)/python -m depthkit init configs/studies/init_variance.yaml
@@ -58,4 +81,4 @@ docs: $(STAMP)
 	$(BIN)/python -m depthkit docs docs/regulators.md
 
 clean:
-	rm -rf $(VENV) $(MEGABLOCKS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MEGABLOCKS) $(BENCH) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from depthkit.interop.announce import announce
+
 __version__ = "0.1.0"
 
 _PUBLIC = {
@@ -26,3 +28,6 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'depthkit' has no attribute {name!r}")
     return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+announce()

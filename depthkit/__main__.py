@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from depthkit import cli
+from depthkit.interop import commands as models
 from depthkit.registry import Registry, unknown
 
 AXES = {
@@ -33,6 +34,7 @@ AXES = {
     "optimizers": "depthkit.training.optim:OPTIMIZERS",
     "schedules": "depthkit.training.schedule:SCHEDULES",
     "probes": "depthkit.utilization:PROBES",
+    "families": "depthkit.interop.families:FAMILIES",
     "documents": "depthkit.config:DOCUMENTS",
 }
 """What `list` can list, and where each registry lives."""
@@ -78,9 +80,10 @@ def main() -> int:
     docs = commands.add_parser("docs", help="write the page of all regulators, norms and streams")
     docs.add_argument("page", metavar="FILE", type=Path, help="such as docs/regulators.md")
     docs.set_defaults(run=_docs)
+    models.add(commands)
     args, rest = parser.parse_known_args()
     # argparse gives a list of positionals up at the first option, so later overrides come out here.
-    if rest and (args.command != "init" or any(word.startswith("-") for word in rest)):
+    if rest and (not hasattr(args, "overrides") or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         args.overrides += rest

@@ -15,10 +15,13 @@ FILES = sorted((ROOT / "configs").rglob("*.yaml"))
 def runs(document):
     if document.kind == "run":
         return [document]
-    rungs = document.rungs()
-    if document.kind == "init_study":  # the same methods at every depth and seed: the first of each is enough
-        rungs = list({rung.place["method"]: rung for rung in reversed(rungs)}.values())
-    return [rung.config for rung in rungs]
+    # Of rungs that differ in these alone, the first is enough.
+    alike = {"depth", "seed", "train.lr", "train.steps"}
+    kinds = {
+        str({a: v for a, v in rung.place.items() if a not in alike}): rung
+        for rung in reversed(document.rungs())
+    }
+    return [rung.config for rung in kinds.values()]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

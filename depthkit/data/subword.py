@@ -108,6 +108,10 @@ class Subword:
             )
         return ids
 
+    def to_json(self) -> str:
+        """The library's tokenizer as the text of a `tokenizer.json`."""
+        return self._tokenizer.to_str()
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids; marks are left out."""
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
