@@ -13,12 +13,11 @@ from depthkit.utilization.report.figures import (
     Axis,
     Heat,
     Lines,
-    axis,
     drawn_values,
-    groups,
     panels,
     values_of,
 )
+from depthkit.utilization.report.generic import axis, groups
 from depthkit.utilization.report.interactive import figure
 from depthkit.utilization.report.marks import marks
 from depthkit.utilization.report.page import report_page

@@ -1,7 +1,6 @@
 """What the figures show, said once for the PNG plots, the page and the comparison.
 
-A few figures are chosen by hand; every other number by visit and every other matrix gets a figure from its
-unit and its meaning alone, so a new probe is shown without a line here.
+These figures are chosen by hand; `generic` makes one of every other number and matrix.
 """
 
 from __future__ import annotations
@@ -189,7 +188,7 @@ def grids(report: Report) -> list[Panel]:
     looped = dict.fromkeys(row["segment"] for row in report.content["per_visit"] if row["loop"] > 0)
     return [
         Heat(
-            _file(f"{metric}_by_loop_{segment}"),
+            file_name(f"{metric}_by_loop_{segment}"),
             f"{title}: loops of {segment}",
             metric,
             Axis("slot"),
@@ -245,57 +244,8 @@ def drawn_values(panel: Lines, report: Report) -> list[Number]:
     return mine + [value for found in theirs for value in found["values"]]
 
 
-def groups(report: Report) -> dict[str, list[Panel]]:
-    """Figures by probe of everything that the chosen ones leave out, in the order of measuring."""
-    chosen = panels(report)
-    lines = {metric for panel in chosen if isinstance(panel, Lines) for metric in panel.metrics.values()}
-    heats = {panel.matrix for panel in chosen if isinstance(panel, Heat) and panel.segment is None}
-    found: dict[str, list[Panel]] = {}
-    bases: dict[tuple[str, str], list[str]] = {}
-    for metric in report.metrics:
-        meaning = report.content["metrics"][metric]
-        if metric not in lines and _defined(report, metric):
-            bases.setdefault((meaning["probe"], metric.rpartition(".")[0]), []).append(metric)
-    for (probe, base), metrics in bases.items():
-        found.setdefault(probe, []).append(_lines(report, base, metrics))
-    for matrix, meaning in report.content["matrices"].items():
-        if matrix not in heats:
-            found.setdefault(meaning["probe"], []).append(_heat(matrix, meaning))
-    return found
-
-
-def _defined(report: Report, metric: str) -> bool:
-    return any(value is not None for value in report.per_visit(metric))
-
-
-def _lines(report: Report, base: str, metrics: list[str]) -> Lines:
-    unit = report.content["metrics"][metrics[0]]["unit"]
-    labels = {metric.removeprefix(f"{base}.").replace("_", " "): metric for metric in metrics}
-    file = base if len(metrics) > 1 else metrics[0]
-    return Lines(_file(file), base.replace("_", " "), unit, labels, scale_of(base, unit))
-
-
-def _heat(matrix: str, meaning: dict[str, Any]) -> Heat:
-    name, _, aggregation = matrix.partition(".")
-    title = f"{name.replace('_', ' ')}: {aggregation.replace('_', ' ')}"
-    axes = axis(meaning["columns"]), axis(meaning["rows"])
-    return Heat(_file(matrix), title, matrix, *axes, scale_of(matrix, meaning["unit"]))
-
-
-def axis(words: str) -> Axis:
-    """From a matrix's own words: `parameter: 0 q, 1 k` names the entries, `n - 1` counts from 1."""
-    if words == "n - 1":
-        return Axis("visits n", 1)
-    title, _, entries = words.partition(": ")
-    named = re.findall(r"(\d+) ([^,]+)", entries)
-    if named and [int(number) for number, _ in named] == list(range(entries.count(",") + 1)):
-        return Axis(title, 0, tuple(name for _, name in named))
-    if re.fullmatch(r"[\d., ]+", entries):
-        return Axis(title, 0, tuple(entries.split(", ")))
-    return Axis(title)
-
-
-def _file(name: str) -> str:
+def file_name(name: str) -> str:
+    """What a metric's pictures are called."""
     return re.sub(r"[^\w-]+", "_", name)
 
 

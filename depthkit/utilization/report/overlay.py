@@ -17,11 +17,11 @@ from depthkit.utilization.report.figures import (
     Lines,
     Panel,
     drawn_values,
-    groups,
     has,
     meaning_of,
     overlaid,
 )
+from depthkit.utilization.report.generic import groups
 from depthkit.utilization.report.interactive import COLOURS, heatmap, heights, layout, ticks, trace, y_axis
 from depthkit.utilization.report.report import Report
 

@@ -10,7 +10,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, se
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from depthkit.utilization.report.figures import TABLE, Panel, groups, meaning_of, panels, short
+from depthkit.utilization.report.figures import TABLE, Panel, meaning_of, panels, short
+from depthkit.utilization.report.generic import groups
 from depthkit.utilization.report.interactive import COLOURS, KIND_COLOURS, figure
 from depthkit.utilization.report.overlay import overlay, overlays
 from depthkit.utilization.report.report import Report

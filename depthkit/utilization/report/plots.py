@@ -21,11 +21,11 @@ from depthkit.utilization.report.figures import (
     Lines,
     Panel,
     drawn_values,
-    groups,
     meaning_of,
     panels,
     values_of,
 )
+from depthkit.utilization.report.generic import groups
 from depthkit.utilization.report.marks import Marks, marks
 from depthkit.utilization.report.report import Report
 from depthkit.utilization.report.scales import LINEAR_BELOW, Scale, colour_limits
