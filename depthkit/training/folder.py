@@ -34,8 +34,7 @@ class RunFolder:
         """
         if not self.config.exists():
             return
-        held = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        changes = differences(held, configs.to_dict(config))
+        changes = differences(self._held(type(config)), configs.to_dict(config))
         if changes:
             listed = "\n  ".join(changes)
             raise ValueError(
@@ -46,6 +45,14 @@ class RunFolder:
                 f"{self.path} already holds this run ({self.standing()}): continue it with --resume, "
                 "or start another with --run-dir"
             )
+
+    def _held(self, schema: type[Spec]) -> Any:
+        """The folder's config, with defaults for settings that came after it was written."""
+        raw = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        try:
+            return configs.to_dict(configs.validate(schema, raw, str(self.config)))
+        except configs.ConfigError:  # another kind of document, or settings that are gone
+            return raw
 
     def standing(self) -> str:
         """How far the run is, in words."""

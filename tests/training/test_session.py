@@ -65,6 +65,15 @@ def test_quiet_prints_nothing(run, tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_run_from_before_a_setting_existed_is_the_same_run(run, tmp_path):
+    config = run(steps=2)
+    train(config, tmp_path / "run", quiet=True)
+    path = tmp_path / "run" / "config.yaml"
+    older = [line for line in path.read_text().splitlines() if "profile:" not in line]
+    path.write_text("\n".join(older) + "\n")
+    assert train(config, tmp_path / "run", resume=True, quiet=True)["step"] == 2
+
+
 def test_a_folder_with_another_config_is_refused_and_left_alone(run, tmp_path):
     train(run(steps=2), tmp_path / "run", quiet=True)
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
