@@ -35,6 +35,11 @@ AXES = {
     "schedules": "depthkit.training.schedule:SCHEDULES",
     "probes": "depthkit.utilization:PROBES",
     "families": "depthkit.interop.families:FAMILIES",
+    "budgets": "depthkit.ladder.registries:BUDGETS",
+    "sizes": "depthkit.ladder.registries:SIZES",
+    "rates": "depthkit.ladder.registries:RATES",
+    "launchers": "depthkit.ladder.registries:LAUNCHERS",
+    "attention": "depthkit.kernels.attention:ATTENTION",
     "documents": "depthkit.config:DOCUMENTS",
 }
 """What `list` can list, and where each registry lives."""

@@ -56,6 +56,12 @@ class Panel:
         """Whether there are so few points on each line that each is marked and named on the axis."""
         return all(len(line.x) <= 8 for lines in self.facets.values() for line in lines)
 
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of facets: up to three beside one another, four in a square."""
+        count = len(self.facets)
+        columns = 2 if count == 4 else min(count, 3)
+        return math.ceil(count / columns), columns
+
     def limits(self) -> list[float] | None:
         """Ends of a linear y axis; intervals far wider than the means lie apart are cut off."""
         points = [point for lines in self.facets.values() for line in lines for point in line.points]

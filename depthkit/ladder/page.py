@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -11,7 +9,6 @@ from depthkit.ladder.axes import short_name
 from depthkit.ladder.compare import ALPHA, CORRECTION
 from depthkit.ladder.figures import Panel, Series, bands
 from depthkit.ladder.panels import panels
-from depthkit.ladder.plots import COLUMNS
 from depthkit.ladder.summary import SHOWN, Summary, spread, why
 from depthkit.ladder.table import SCALARS
 from depthkit.utilization.report.page import embed, render
@@ -46,8 +43,7 @@ def summary_page(summary: Summary) -> str:
 
 def figure(panel: Panel) -> go.Figure:
     """The facets side by side, with shared axes; a click on the legend hides a line everywhere."""
-    count = len(panel.facets)
-    columns, rows = min(count, COLUMNS), math.ceil(count / COLUMNS)
+    count, (rows, columns) = len(panel.facets), panel.shape()
     drawn = make_subplots(
         rows,
         columns,
@@ -60,12 +56,12 @@ def figure(panel: Panel) -> go.Figure:
     colours = panel.colours()
     seen: set[str] = set()
     for index, lines in enumerate(panel.facets.values()):
-        at = {"row": index // COLUMNS + 1, "col": index % COLUMNS + 1}
+        at = {"row": index // columns + 1, "col": index % columns + 1}
         for line in lines:
             traces = _traces(line, panel, colours[line.name], line.name not in seen)
             drawn.add_traces(traces, rows=[at["row"]] * len(traces), cols=[at["col"]] * len(traces))
             seen.add(line.name)
-        if index + COLUMNS >= count:
+        if index + columns >= count:
             drawn.update_xaxes(title=panel.x, showticklabels=True, **at)
         if at["col"] == 1:
             drawn.update_yaxes(title=panel.y, **at)

@@ -111,7 +111,7 @@ def _key(results: Results, place: Place) -> Place:
 
 
 def _training(results: Results) -> Iterator[Panel]:
-    note = f"means over {BINS} parts of a run"
+    note = f"means over up to {BINS} parts of a run"
     panel = Panel("training", "Training loss", "tokens", "nats per token", note=note)
     places = shown(results, results.cells)
     panel.facets.update(facets(results, [(place, _training_curve(rows)) for place, rows in places.items()]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,9 +15,6 @@ from depthkit.ladder.panels import panels
 from depthkit.ladder.summary import Summary
 from depthkit.utilization.report.plots import save_png
 
-COLUMNS = 3
-"""Facets beside one another."""
-
 
 def save_plots(summary: Summary, folder: Path) -> list[Path]:
     """One PNG a picture."""
@@ -27,16 +23,16 @@ def save_plots(summary: Summary, folder: Path) -> list[Path]:
 
 def draw(panel: Panel) -> Figure:
     """The facets side by side, with shared axes and one legend."""
-    count = len(panel.facets)
-    columns, rows = min(count, COLUMNS), math.ceil(count / COLUMNS)
+    count, (rows, columns) = len(panel.facets), panel.shape()
     figure = Figure(figsize=(1.6 + 3.9 * columns, 0.9 + 3.0 * rows), dpi=130, layout="constrained")
     grid = figure.subplots(rows, columns, sharey=True, sharex=True, squeeze=False)
     figure.suptitle(panel.title, fontsize=11)
     colours = panel.colours()
     for axes, (label, lines) in zip(grid.flat, panel.facets.items(), strict=False):
         _draw_facet(axes, panel, label, lines, colours)
-    for axes in list(grid.flat)[count:]:
-        axes.set_visible(False)
+    for index, axes in enumerate(grid.flat):
+        axes.set_visible(index < count)
+        axes.tick_params(labelbottom=index + columns >= count)
     figure.supxlabel(panel.x, fontsize=9)
     figure.supylabel(panel.y, fontsize=9)
     _legend(figure, grid[0][0], colours)
