@@ -30,7 +30,9 @@ def test_quick_mode_runs(script, tmp_path):
     assert found["quick"]
     assert found["tables"]
     assert found["measurements"]
-    assert all(goal["value"] is None or goal["value"] > 0 for goal in found["goals"])
+    assert all(isinstance(goal["value"], float | None) for goal in found["goals"])
+    # What is measured this small is noise and can even be negative; that it is measured is what counts.
+    assert any(goal["value"] for goal in found["goals"])
 
 
 def test_every_regulator_can_be_timed():
