@@ -25,16 +25,24 @@ def spread(named: Named, values: Sequence[float], tolerance: float, what: str) -
     return f"{what}: {low:,.4g} in {first} but {high:,.4g} in {last}, more than {tolerance:.0%} apart"
 
 
+class AsItIs(Spec):
+    """A rule that changes no run and asks for nothing."""
+
+    def fit(self, run: RunConfig, reference: RunConfig) -> RunConfig:
+        """The run as it is."""
+        return run
+
+    def complaints(self, named: Named) -> list[str]:
+        """Nothing is asked for."""
+        return []
+
+
 @BUDGETS.register("tokens")
 class Tokens:
     """Every rung sees equally many tokens; rungs that do not are refused."""
 
-    class Config(Spec):
+    class Config(AsItIs):
         """No settings."""
-
-        def fit(self, run: RunConfig, reference: RunConfig) -> RunConfig:
-            """The run as it is."""
-            return run
 
         def complaints(self, named: Named) -> list[str]:
             """Rungs of unlike tokens."""
@@ -69,13 +77,5 @@ class Flops:
 class Free:
     """Rungs may train for as long as each is told to; comparisons are then not at equal cost."""
 
-    class Config(Spec):
+    class Config(AsItIs):
         """No settings."""
-
-        def fit(self, run: RunConfig, reference: RunConfig) -> RunConfig:
-            """The run as it is."""
-            return run
-
-        def complaints(self, named: Named) -> list[str]:
-            """Nothing is asked for."""
-            return []

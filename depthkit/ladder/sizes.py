@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from depthkit.config import ConfigError, to_dict, validate
-from depthkit.ladder.budgets import Named, spread
+from depthkit.ladder.budgets import AsItIs, Named, spread
 from depthkit.ladder.cost import counts
 from depthkit.ladder.registries import SIZES
 from depthkit.model import ModelConfig, account
@@ -20,16 +20,8 @@ from depthkit.training.run import RunConfig
 class Free:
     """Widths are what each rung says; a deeper model has more parameters."""
 
-    class Config(Spec):
+    class Config(AsItIs):
         """No settings."""
-
-        def fit(self, run: RunConfig, reference: RunConfig) -> RunConfig:
-            """The run as it is."""
-            return run
-
-        def complaints(self, named: Named) -> list[str]:
-            """Nothing is asked for."""
-            return []
 
 
 @SIZES.register("parameters")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from depthkit.utilization.edits import Edit
+from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.replay import Step
-from depthkit.utilization.result import Scalar, Series
+from depthkit.utilization.result import Result, Scalar, Series
 from depthkit.utilization.statistics import Sample
 from depthkit.utilization.table import TokenTable, series
 
@@ -50,6 +52,35 @@ class Deltas:
     def cost(self, depth: int) -> float:
         """Layer evaluations of these edits, each once."""
         return sum(edit.visits(depth) for edit in self._rows)
+
+
+class DeltaProbe(Probe):
+    """A probe whose answers are loss differences, a series for each of its groups of edits by visit."""
+
+    def __init__(self, config: Any, context: Context):
+        super().__init__(config, context)
+        self.deltas: dict[str, Deltas] = {}
+
+    def group(self, name: str, edits: Mapping[int, Edit]) -> None:
+        """Ask for a series with the edit of each of these visits."""
+        self.deltas[name] = Deltas(edits, self.depth, len(self.context.sequences))
+
+    def edits(self) -> list[Edit]:
+        """Those of every group."""
+        return [edit for deltas in self.deltas.values() for edit in deltas.edits]
+
+    def update(self, step: Step) -> None:
+        """Add the end of one altered stream."""
+        for deltas in self.deltas.values():
+            deltas.add(step)
+
+    def answers(self, metric: str, definitions: Mapping[str, str]) -> Result:
+        """The series `metric + group`, each with its sample."""
+        result = Result()
+        for group, deltas in self.deltas.items():
+            result.samples[metric + group] = deltas.sample
+            result.per_visit[metric + group] = deltas.series(self.context.seed, definitions[group])
+        return result
 
 
 def entry(found: Series, row: int, definition: str | None = None) -> Scalar:

@@ -97,11 +97,10 @@ def reorder(first: int, order: tuple[int, ...]) -> Program:
 
 
 @dataclass(frozen=True)
-class SkipBranch(Edit):
-    """One branch (`mixer` or `ffn`) of one visit writes nothing."""
+class AtVisit(Edit):
+    """Something else happens at one visit; all that follow run as they are."""
 
     visit: int
-    branch: str
 
     @property
     def first(self) -> int:
@@ -109,48 +108,47 @@ class SkipBranch(Edit):
         return self.visit
 
     def visits(self, depth: int) -> float:
-        """Every visit from this one on; the one that is cut counts in full."""
+        """Every visit from this one on; one that is cut counts in full."""
         return depth - self.first
 
     def apply(self, visit: int, carried: Any, run: Run, path: Path) -> tuple[Any, Aux]:
-        """Without the branch at the visit, whole after it."""
-        return run(visit, carried, (self.branch,) if visit == self.first else ())
+        """What the kind does at the visit, and the visits after it."""
+        return self.instead(carried, run, path) if visit == self.first else run(visit, carried)
 
     def plain(self, visit: int) -> bool:
         """After the visit."""
         return visit > self.first
 
+    @abstractmethod
+    def instead(self, carried: Any, run: Run, path: Path) -> tuple[Any, Aux]:
+        """What happens instead of the visit."""
+
 
 @dataclass(frozen=True)
-class SkipEarly(Edit):
+class SkipBranch(AtVisit):
+    """One branch (`mixer` or `ffn`) of one visit writes nothing."""
+
+    branch: str
+
+    def instead(self, carried: Any, run: Run, path: Path) -> tuple[Any, Aux]:
+        """The visit without the branch."""
+        return run(self.visit, carried, (self.branch,))
+
+
+@dataclass(frozen=True)
+class SkipEarly(AtVisit):
     """A visit is skipped at positions from `start` and below `position` only; others still run it."""
 
-    visit: int
     position: int
     start: int = 0
 
-    @property
-    def first(self) -> int:
-        """The visit."""
-        return self.visit
-
-    def visits(self, depth: int) -> float:
-        """Every visit from this one on."""
-        return depth - self.first
-
-    def apply(self, visit: int, carried: Any, run: Run, path: Path) -> tuple[Any, Aux]:
+    def instead(self, carried: Any, run: Run, path: Path) -> tuple[Any, Aux]:
         """Run, then put the early positions back."""
-        after, aux = run(visit, carried)
-        if visit != self.first:
-            return after, aux
+        after, aux = run(self.visit, carried)
         before, changed = path.stream(carried), path.stream(after).clone()
         early = slice(self.start, self.position)
         changed[:, early] = before[:, early]
         return path.with_stream(after, changed), aux
-
-    def plain(self, visit: int) -> bool:
-        """After the visit."""
-        return visit > self.first
 
 
 @dataclass(frozen=True)
@@ -184,32 +182,20 @@ class Parallel(Edit):
 
 
 @dataclass(frozen=True)
-class Replace(Edit):
+class Replace(AtVisit):
     """A visit's output is a function of its input: a mean write, a linear map, another sequence's write.
 
     `function(stream, micro-batch's rows) -> stream`; edits are equal when their names are.
     """
 
-    visit: int
     name: str
     function: Callable[[Tensor, slice], Tensor] = field(compare=False)
     cost: float = 0.0
-
-    @property
-    def first(self) -> int:
-        """The visit."""
-        return self.visit
 
     def visits(self, depth: int) -> float:
         """The visits after it, and what the function costs."""
         return depth - self.first - 1 + self.cost
 
-    def apply(self, visit: int, carried: Any, run: Run, path: Path) -> tuple[Any, Aux]:
+    def instead(self, carried: Any, run: Run, path: Path) -> tuple[Any, Aux]:
         """The function instead of the visit."""
-        if visit != self.first:
-            return run(visit, carried)
         return path.with_stream(carried, self.function(path.stream(carried), path.rows)), {}
-
-    def plain(self, visit: int) -> bool:
-        """After the visit."""
-        return visit > self.first

@@ -90,9 +90,9 @@ class Backend:
     @staticmethod
     def prepare(request: Request) -> Any:
         """The pattern all layers share, made once a forward, outside what is compiled."""
-        raise NotImplementedError
+        raise AssertionError("a backend implements prepare")
 
     @staticmethod
     def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Any, scale: float) -> Tensor:
         """softmax(q k^T scale, where seen) v: `[B, H, T, C]`, `[B, K, S, C]` twice `-> [B, H, T, C]`."""
-        raise NotImplementedError
+        raise AssertionError("a backend implements attend")
