@@ -82,8 +82,11 @@ class Registry:
                 __base__=base,
                 __module__=cls.__module__,
                 __doc__=cls.__doc__,
+                # It has no source to look for docstrings in, and the search would cost milliseconds a class.
+                __cls_kwargs__={"use_attribute_docstrings": False},
                 kind=(Literal[name], name),  # type: ignore[arg-type]
             )
+            config.model_config["use_attribute_docstrings"] = True  # for the classes that inherit from it
             config.__qualname__ = f"{cls.__qualname__}.Config"  # where pickle will look for it
             config.component = cls  # type: ignore[attr-defined]
             cls.Config = config  # type: ignore[attr-defined]
