@@ -51,13 +51,17 @@ class _Chunked(torch.autograd.Function):
             logits = (h @ matrix.T).float()
             scored = target != IGNORE
             index = target.clamp(min=0)[:, None]
-            lse = logits.logsumexp(-1)
-            loss = torch.where(scored, lse - logits.gather(1, index)[:, 0], 0.0).sum()
+            # One exponential serves the loss and its gradient; both are over the V logits of every token.
+            target_logits, largest = logits.gather(1, index)[:, 0], logits.amax(-1, keepdim=True)
+            exponentials = logits.sub_(largest).exp_()
+            total = exponentials.sum(-1)
+            lse = total.log() + largest[:, 0]
+            loss = torch.where(scored, lse - target_logits, 0.0).sum()
             nats += loss
             objective += loss + z_loss * torch.where(scored, lse, 0.0).square().sum()
             if d_hidden is None or d_weight is None:
                 continue
-            d_logits = (logits - lse[:, None]).exp_().mul_((1 + 2 * z_loss * lse)[:, None])
+            d_logits = exponentials.mul_(((1 + 2 * z_loss * lse) / total)[:, None])
             d_logits.scatter_add_(1, index, torch.full_like(lse, -1.0)[:, None])
             d_logits = d_logits.mul_(scored[:, None]).to(dtype)
             d_hidden[rows] = d_logits @ matrix
