@@ -17,6 +17,7 @@ from torch.utils.checkpoint import (
 
 import depthkit.kernels.experts  # noqa: F401  registers the operator of the grouped matrix product
 from depthkit.model.registries import CHECKPOINTING
+from depthkit.model.slab import Slab
 from depthkit.registry import Spec
 
 
@@ -34,6 +35,10 @@ class NoCheckpointing:
         """`function(*args)`."""
         return function(*args)
 
+    def slab(self, count: int) -> Slab | None:
+        """Where the inputs of `count` calls are kept: nowhere of their own."""
+        return None
+
 
 class Checkpointing:
     """Recompute in the backward pass; gains are made outside, so no random state needs keeping."""
@@ -49,6 +54,10 @@ class Checkpointing:
         return checkpoint(
             function, *args, use_reentrant=False, preserve_rng_state=False, context_fn=self.context_fn
         )
+
+    def slab(self, count: int) -> Slab | None:
+        """Where the inputs of `count` calls are kept."""
+        return Slab(count)
 
 
 @CHECKPOINTING.register("block")

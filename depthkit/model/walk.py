@@ -88,7 +88,9 @@ class Walk:
         """All visits in order; `observe(visit, before, after)` sees the residual stream around each."""
         found: list[Aux] = []
         self._grad = torch.is_grad_enabled()
-        for group in self._groups(alone=observe is not None):
+        groups = list(self._groups(alone=observe is not None))
+        slab = self.model.checkpointing.slab(len(groups)) if self._grad else None
+        for group in groups:
             # Gradient modes are entered here and not in a checkpointed function, which runs twice.
             with contextlib.nullcontext() if self.differentiated(group[0]) else torch.no_grad():
                 if len(group) == 1:
@@ -97,6 +99,8 @@ class Walk:
                 else:
                     carried, several = self.model.checkpointing(self._several, group, carried)
                     found.extend(several)
+                if slab is not None:
+                    carried = carried._replace(state=slab.keep(carried.state))
         return carried, found
 
     def _groups(self, alone: bool) -> Iterator[Sequence[Visit]]:
