@@ -31,6 +31,8 @@ AXES = {
     "inits": "depthkit.model.registries:INITS",
     "corpora": "depthkit.data:CORPORA",
     "tokenizers": "depthkit.data:TOKENIZERS",
+    "sources": "depthkit.data.registries:SOURCES",
+    "templates": "depthkit.data.registries:TEMPLATES",
     "optimizers": "depthkit.training.optim:OPTIMIZERS",
     "schedules": "depthkit.training.schedule:SCHEDULES",
     "probes": "depthkit.utilization:PROBES",

@@ -52,6 +52,7 @@ def make_batch(
     documents: NDArray[np.int64],
     byte_lengths: NDArray[np.int64],
     document_mask: bool,
+    scored: NDArray[np.bool_] | None = None,
 ) -> Batch:
     """Split windows into inputs and targets.
 
@@ -60,8 +61,11 @@ def make_batch(
         documents: [B, T] document number of each input position.
         byte_lengths: [V] bytes that each id stands for.
         document_mask: whether the batch carries `documents`.
+        scored: [B, T + 1] which tokens are scored as targets; None is all of the text.
     """
     ids, targets = windows[:, :-1], windows[:, 1:]
+    if scored is not None:
+        targets = np.where(scored[:, 1:], targets, NOT_SCORED)
     return Batch(
         ids=torch.from_numpy(np.where(ids == NOT_SCORED, 0, ids)),
         targets=torch.from_numpy(targets.copy()),

@@ -46,7 +46,8 @@ class DataConfig(Spec):
 
 def _needs(info: ValidationInfo) -> dict[str, Any]:
     corpus: Any = info.data.get("corpus")  # missing when it was refused itself
-    return corpus.needs() if hasattr(corpus, "needs") else {}
+    needs = corpus.needs() if hasattr(corpus, "needs") else {}
+    return {name: value for name, value in needs.items() if value is not None}
 
 
 def _shown(value: Any) -> Any:

@@ -126,7 +126,7 @@ class Data:
         """Held-out windows. Of a text, in its order, with each token but the very first scored exactly once.
 
         The last window is padded with ids 0 and targets -100, and the last batch may hold fewer windows.
-        Of a task, the same problems for every number of hops.
+        Of conversations, the responses of each once. Of a task, the same problems for every number of hops.
 
         Args:
             batch_size: sequences per batch.
@@ -145,13 +145,16 @@ class Data:
 
         No model that ignores context can have a lower held-out loss.
         """
-        return self._splits.validation.unigram_entropy()
+        return self._splits.validation.unigram_entropy(self._loading)
 
     def summary(self) -> dict[str, Any]:
-        """Tokens and documents of each split, sha256 of their ids, tokenizer, windows per epoch."""
+        """Tokens and documents of each split, sha256 of their ids, tokenizer.
+
+        Of conversations also how many tokens are scored, and how many conversations are cut or left out.
+        """
         return {
             "tokenizer": self.tokenizer.fingerprint,
             "vocab_size": self.tokenizer.vocab_size,
-            **self._splits.train.summary(),
-            **self._splits.validation.summary(),
+            **self._splits.train.summary(self._loading),
+            **self._splits.validation.summary(self._loading),
         }

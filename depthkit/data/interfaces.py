@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,16 @@ from depthkit.data.batch import Batch
 
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
+
+
+class Mark(NamedTuple):
+    """An id that stands for no text of its own, such as the end of a turn."""
+
+    id: int
+    takes_left: bool = False
+    """Whether white space before its name belongs to it."""
+    takes_right: bool = False
+    """Whether white space after its name belongs to it."""
 
 
 class Tokenizer(Protocol):
@@ -29,6 +39,16 @@ class Tokenizer(Protocol):
     """Sha256 of everything that defines the mapping."""
     bos: int | None
     """The id put in front of every document; None when the vocabulary has no such mark."""
+    eos: str | None
+    """Name of the mark that ends a text, among `marks`; None when the tokenizer names none."""
+
+    @property
+    def marks(self) -> Mapping[str, Mark]:
+        """The marks that a chat template may write, by name."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template for conversations that comes with the tokenizer."""
 
     @property
     def byte_lengths(self) -> NDArray[np.int64]:
@@ -48,8 +68,9 @@ class Corpus(Protocol):
     """A body of text or of token ids in two splits; built as `component(config)`.
 
     Its config may have `needs() -> dict`: what else has to stand in `data:`, such as the tokenizer; it is
-    filled in where the user is silent, and anything else is refused. It may have `loops() -> list[int]`:
-    all values of `Batch.loops` to come.
+    filled in where the user is silent, and anything else is refused. None leaves the choice to the user, and
+    what a run chose to an evaluation of it. It may have `loops() -> list[int]`: all values of `Batch.loops`
+    to come.
     """
 
     @property
@@ -100,7 +121,7 @@ class Source(Protocol):
     ) -> Iterator[tuple[Batch, dict[str, Any]]]:
         """Micro-batches number `start`, `start + 1`, ..., each with the position that follows it (JSON)."""
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, loading: Loading) -> dict[str, Any]:
         """Counts of train tokens and documents, as far as they are known."""
 
 
@@ -113,8 +134,8 @@ class HeldOut(Protocol):
     def batches(self, batch_size: int, max_tokens: int | None, loading: Loading) -> Iterator[Batch]:
         """All of it, or about `max_tokens` scored tokens that stand for all of it."""
 
-    def unigram_entropy(self) -> float:
+    def unigram_entropy(self, loading: Loading) -> float:
         """Nats per token of the scored targets under their own distribution."""
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, loading: Loading) -> dict[str, Any]:
         """Counts of validation tokens and documents, and the sha256 of the ids."""

@@ -64,12 +64,10 @@ class WindowSource:
         self, batch_size: int, start: int, position: dict[str, Any], loading: Loading
     ) -> Iterator[tuple[Batch, dict[str, Any]]]:
         """See `Source`."""
-        num_windows = num_full_windows(self.store.count, loading.sequence_length)
-        order = micro_batches(loading.seed, num_windows, batch_size, start)
-        for batch in load(Windows(self.store, loading), loading.num_workers, batch_sampler=order):
-            yield batch, {}
+        count = num_full_windows(self.store.count, loading.sequence_length)
+        return shuffled(Windows(self.store, loading), count, batch_size, start, loading)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, loading: Loading) -> dict[str, Any]:
         """See `Source`."""
         return self.store.summary("train")
 
@@ -98,15 +96,24 @@ class HeldOutWindows:
         wanted = max(1, max_tokens // length)
         return [i * total // wanted for i in range(wanted)]
 
-    def unigram_entropy(self) -> float:
+    def unigram_entropy(self, loading: Loading) -> float:
         """See `HeldOut`."""
         counts = np.bincount(self.store.tokens[1:])
         shares = counts[counts > 0] / counts.sum()
         return float(-(shares * np.log(shares)).sum())
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, loading: Loading) -> dict[str, Any]:
         """See `HeldOut`."""
         return self.store.summary("validation")
+
+
+def shuffled(
+    windows: Any, count: int, batch_size: int, start: int, loading: Loading
+) -> Iterator[tuple[Batch, dict[str, Any]]]:
+    """Micro-batches of `count` windows in a seeded order, one permutation per epoch; see `Source.batches`."""
+    order = micro_batches(loading.seed, count, batch_size, start)
+    for batch in load(windows, loading.num_workers, batch_sampler=order):
+        yield batch, {}
 
 
 def load(dataset: Any, num_workers: int, **options: Any) -> DataLoader[Any]:

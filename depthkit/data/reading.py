@@ -1,16 +1,16 @@
-"""Rows of text through the `datasets` library, without its progress bars, log lines and download counts."""
+"""Records through the `datasets` library, without its progress bars, log lines and download counts."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from depthkit.registry import unknown
 
 CHUNK = 256
-"""Rows read at once."""
+"""Records read at once."""
 
 
 @contextlib.contextmanager
@@ -52,33 +52,47 @@ def load(source: str, path: str, **options: Any) -> Any:
             raise ValueError(f"{source}: cannot load {path!r}: {reason(error)}") from None
 
 
-def texts(source: str, rows: Iterable[dict[str, Any]], field: str) -> Iterator[str]:
-    """The text field of each row; errors as in `read`."""
-    numbered = iter(enumerate(rows))
-    while chunk := read(source, numbered, field, CHUNK):
+class Row(NamedTuple):
+    """One record."""
+
+    where: str
+    """Its source and number, for messages."""
+    fields: dict[str, Any]
+
+
+def rows(source: str, records: Iterable[dict[str, Any]]) -> Iterator[Row]:
+    """Each record with where it stands; errors as in `read`."""
+    numbered = iter(enumerate(records))
+    while chunk := read(source, numbered, CHUNK):
         yield from chunk
 
 
-def read(source: str, numbered: Iterator[tuple[int, dict[str, Any]]], field: str, count: int) -> list[str]:
-    """The text field of the next `count` rows, fewer at the end.
+def read(source: str, numbered: Iterator[tuple[int, dict[str, Any]]], count: int) -> list[Row]:
+    """The next `count` records, fewer at the end.
 
     Raises:
-        ValueError: rows that cannot be parsed, lack the field, or hold something else than text in it.
+        ValueError: records that cannot be parsed.
     """
     with quiet_datasets():
         try:
-            rows = list(islice(numbered, count))
+            found = list(islice(numbered, count))
         except (OSError, ValueError) as error:
             raise ValueError(f"{source}: cannot be read: {reason(error)}") from None
-    return [_text(row, field, f"{source}: row {number}") for number, row in rows]
+    return [Row(f"{source}: row {number}", fields) for number, fields in found]
 
 
-def _text(row: dict[str, Any], field: str, where: str) -> str:
-    if field not in row:
-        raise ValueError(f"{where}: {unknown('text_field', field, row)}")
-    if not isinstance(row[field], str):
-        raise ValueError(f"{where}: text_field {field!r} holds {type(row[field]).__name__}, not text")
-    return row[field]
+def text(row: Row, field: str) -> str:
+    """The text field of a record.
+
+    Raises:
+        ValueError: the record lacks the field, or holds something else than text in it.
+    """
+    if field not in row.fields:
+        raise ValueError(f"{row.where}: {unknown('text_field', field, row.fields)}")
+    if not isinstance(row.fields[field], str):
+        kind = type(row.fields[field]).__name__
+        raise ValueError(f"{row.where}: text_field {field!r} holds {kind}, not text")
+    return row.fields[field]
 
 
 def reason(error: BaseException) -> str:

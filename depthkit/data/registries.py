@@ -1,4 +1,4 @@
-"""The two axes of the data room."""
+"""The axes of the data room."""
 
 from depthkit.registry import Registry
 
@@ -7,3 +7,9 @@ CORPORA = Registry("corpus", "depthkit.data.corpora", "depthkit.data.tasks")
 
 TOKENIZERS = Registry("tokenizer", "depthkit.data.tokenizers")
 """How text becomes token ids."""
+
+SOURCES = Registry("source", "depthkit.data.sources")
+"""Where the records of fine-tuning corpora come from."""
+
+TEMPLATES = Registry("template", "depthkit.data.conversations.templates")
+"""How a conversation is written out."""

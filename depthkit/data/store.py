@@ -1,7 +1,8 @@
 """Token ids on disk: written once, then memory-mapped by every process that needs them.
 
-A store is a folder with `<split>.ids` and `<split>.starts` for each split, plus `meta.json`. Ids are
-little-endian uint16 or uint32, starts int64. It is written under a temporary name and renamed, so a store
+A store is a folder with `<split>.ids` and `<split>.starts` for each split, plus `meta.json`; where only
+some tokens are scored, `<split>.scored` says which, one byte a token. Ids are little-endian uint16 or
+uint32, starts int64. It is written under a temporary name and renamed, so a store
 is whole or absent.
 """
 
@@ -40,7 +41,9 @@ class TokenStore:
     starts: NDArray[np.int64]
     """[M] position of each document's first token, ascending."""
     sha256: str
-    """Of the ids as little-endian uint32, whatever type they are stored in."""
+    """Of the ids (and of which are scored) as little-endian uint32, whatever type they are stored in."""
+    scored_path: Path | None = None
+    """The file that says which tokens are scored; None is all."""
 
     @cached_property
     def tokens(self) -> NDArray[Any]:
@@ -49,9 +52,17 @@ class TokenStore:
             return np.empty(0, self.dtype)
         return np.memmap(self.path, self.dtype, mode="r", offset=self.offset, shape=(self.count,))
 
+    @cached_property
+    def scored(self) -> NDArray[np.bool_]:
+        """[N] which tokens are scored as targets, as a read-only memory map."""
+        assert self.scored_path is not None
+        if not self.count:
+            return np.empty(0, np.bool_)
+        return np.memmap(self.scored_path, np.bool_, mode="r", shape=(self.count,))
+
     def __getstate__(self) -> dict[str, Any]:
         # A worker opens the file itself: pickling a memory map would send every token.
-        return {name: value for name, value in self.__dict__.items() if name != "tokens"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("tokens", "scored")}
 
     def summary(self, split: str) -> dict[str, Any]:
         """Number of tokens and documents and the hash of the ids, each key opening with the split's name."""
@@ -78,7 +89,9 @@ def hash_bytes(ids: NDArray[Any]) -> bytes:
 
 
 def write(folder: Path, splits: Mapping[Any, Iterable[NDArray[np.int64]]], vocab_size: int) -> None:
-    """Write the documents of each split (ids, already with their bos) to a store at `folder`.
+    """Write the documents of each split to a store at `folder`.
+
+    A document is [n] ids, already with their bos, or [2, n] ids above whether each is scored (0 or 1).
 
     Raises:
         OSError: the folder cannot be written, for example because the disk is full; nothing is left then.
@@ -90,15 +103,22 @@ def write(folder: Path, splits: Mapping[Any, Iterable[NDArray[np.int64]]], vocab
 
 
 def _write_split(path: Path, documents: Iterable[NDArray[np.int64]], dtype: str) -> dict[str, Any]:
-    digest, starts, count = hashlib.sha256(), [], 0
-    with open(path.with_suffix(".ids"), "wb") as file:
-        for ids in documents:
+    digest, starts, count, masked = hashlib.sha256(), [], 0, False
+    with open(path.with_suffix(".ids"), "wb") as file, open(path.with_suffix(".scored"), "wb") as mask:
+        for document in documents:
+            ids, *scored = np.atleast_2d(document)
             file.write(ids.astype(dtype).tobytes())
-            digest.update(hash_bytes(ids))
+            for row in scored:
+                masked = True
+                mask.write(row.astype(np.bool_).tobytes())
+            digest.update(hash_bytes(document))
             starts.append(count)
             count += len(ids)
+    if not masked:
+        path.with_suffix(".scored").unlink()
     path.with_suffix(".starts").write_bytes(np.asarray(starts, "<i8").tobytes())
-    return {"tokens": count, "documents": len(starts), "sha256": digest.hexdigest()}
+    facts = {"tokens": count, "documents": len(starts), "sha256": digest.hexdigest()}
+    return facts | ({"masked": True} if masked else {})
 
 
 def read(folder: Path) -> dict[str, TokenStore]:
@@ -118,7 +138,9 @@ def read(folder: Path) -> dict[str, TokenStore]:
 
 def _read_split(path: Path, dtype: str, meta: dict[str, Any]) -> TokenStore:
     ids, starts = path.with_suffix(".ids"), path.with_suffix(".starts")
-    for file, count, item in ((ids, meta["tokens"], dtype), (starts, meta["documents"], "<i8")):
-        if file.stat().st_size != count * np.dtype(item).itemsize:
-            raise ValueError(f"{file.name} does not hold {count} items")
-    return TokenStore(ids, dtype, 0, meta["tokens"], np.fromfile(starts, "<i8"), meta["sha256"])
+    scored = path.with_suffix(".scored") if meta.get("masked") else None
+    sizes = {ids: meta["tokens"] * np.dtype(dtype).itemsize, starts: meta["documents"] * 8}
+    for file, size in (sizes | ({scored: meta["tokens"]} if scored else {})).items():
+        if file.stat().st_size != size:
+            raise ValueError(f"{file.name} does not hold {size} bytes")
+    return TokenStore(ids, dtype, 0, meta["tokens"], np.fromfile(starts, "<i8"), meta["sha256"], scored)

@@ -78,7 +78,8 @@ class TextStream:
         if place.stream is not None:
             dataset.load_state_dict(place.stream)
         numbered = iter(enumerate(dataset))
-        while block := reading.read(self.source, numbered, self.field, BLOCK):
+        while rows := reading.read(self.source, numbered, BLOCK):
+            block = [reading.text(row, self.field) for row in rows]
             kept = [text for text in block if text and holding_out.place(text) > self.held_out]
             order = generator(seed, place.epoch, 1 + place.block).permutation(len(kept))
             for index in range(place.index, len(kept)):
@@ -165,6 +166,6 @@ class StreamSource:
         reader = StreamBatches(self.stream, self.tokenizer, loading, batch_size, Place(**position))
         return iter(load(reader, min(loading.num_workers, 1), batch_size=None))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, loading: Loading) -> dict[str, Any]:
         """Nothing is counted: the end of a stream is not known."""
         return {"train_tokens": None, "train_documents": None, "train_sha256": None}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from depthkit.data.interfaces import Mark
 from depthkit.registry import unknown
 
 if TYPE_CHECKING:
@@ -28,12 +29,15 @@ class Subword:
         tokenizer: the library's tokenizer.
         bos: the mark that opens a document, or None for no mark.
         size: ids that count, from 0; None is all. Text that needs a later id is refused.
+        eos: the mark that ends a text, or None where none is known.
 
     Raises:
         ValueError: `bos` is not in the vocabulary, or the vocabulary is smaller than `size`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, bos: str | None, size: int | None = None):
+    def __init__(
+        self, tokenizer: Tokenizer, bos: str | None, size: int | None = None, eos: str | None = None
+    ):
         tokenizer.no_truncation()
         tokenizer.no_padding()
         vocab = tokenizer.get_vocab(with_added_tokens=True)
@@ -42,6 +46,7 @@ class Subword:
             raise ValueError(f"data.tokenizer.bos: {unknown('mark', bos, marks)}")
         self._tokenizer = tokenizer
         self.bos: int | None = None if bos is None else vocab[bos]
+        self.eos = eos
         self._ids = max(vocab.values()) + 1
         self.vocab_size = self._ids if size is None else size
         if self.vocab_size > self._ids or (self.bos or 0) >= self.vocab_size:
@@ -51,6 +56,21 @@ class Subword:
             )
         limit = "" if size is None else f" {size}"
         self.fingerprint = hashlib.sha256(f"{bos} {tokenizer.to_str()}{limit}".encode()).hexdigest()
+
+    @cached_property
+    def marks(self) -> dict[str, Mark]:
+        """The special tokens of the vocabulary, by name."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {
+            mark.content: Mark(index, mark.lstrip, mark.rstrip)
+            for index, mark in added.items()
+            if mark.special and index < self.vocab_size
+        }
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """See `Tokenizer`; none unless a kind of tokenizer says otherwise."""
+        return None
 
     @cached_property
     def byte_lengths(self) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +31,29 @@ def tokenised(
     entry = store.key(
         format=store.FORMAT, corpus=corpus.fingerprint, tokenizer=tokenizer.fingerprint, splits=splits
     )
+    return stored(
+        folder,
+        entry,
+        lambda: {split: with_bos(corpus.texts(split), tokenizer) for split in splits},
+        tokenizer.vocab_size,
+    )
+
+
+def stored(
+    folder: Path,
+    entry: str,
+    documents: Callable[[], Mapping[Split, Iterable[NDArray[np.int64]]]],
+    vocab_size: int,
+) -> dict[str, store.TokenStore]:
+    """Token stores of documents as `store.write` takes them, kept in the cache under the key `entry`.
+
+    The documents are asked for only where the cache has none; otherwise as `tokenised`.
+    """
     target = folder / "tokens" / entry[:32]
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.with_suffix(".lock")):
         if not target.exists():
-            documents = {split: with_bos(corpus.texts(split), tokenizer) for split in splits}
-            store.write(target, documents, tokenizer.vocab_size)
+            store.write(target, documents(), vocab_size)
     return store.read(target)
 
 

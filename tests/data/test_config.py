@@ -2,6 +2,7 @@ import pytest
 
 from depthkit.config import ConfigError, to_dict, validate
 from depthkit.data import CORPORA, TOKENIZERS, DataConfig
+from depthkit.data.registries import SOURCES, TEMPLATES
 
 
 def parse(raw):
@@ -15,9 +16,11 @@ def test_defaults_are_text_that_is_always_there():
 
 
 def test_every_kind_is_found_and_documented():
-    assert CORPORA.names() == ["files", "hops", "hub", "kjv", "tokens"]
+    assert CORPORA.names() == ["chat", "files", "hops", "hub", "instruct", "kjv", "tokens"]
     assert TOKENIZERS.names() == ["bpe", "bytes", "file", "hub", "ids"]
-    for registry in (CORPORA, TOKENIZERS):
+    assert SOURCES.names() == ["files", "hub", "kjv_books"]
+    assert TEMPLATES.names() == ["jinja", "plain", "tokenizer"]
+    for registry in (CORPORA, TOKENIZERS, SOURCES, TEMPLATES):
         for name in registry.names():
             component = registry.get(name)
             assert component.__doc__
@@ -67,6 +70,13 @@ def test_null_takes_the_defaults_for_text():
         ({"corpus": {"kind": "hops", "test_hops": [2, 2]}}, "corpus.test_hops: each .* once"),
         ({"corpus": {"kind": "hops", "test_problems": 0}}, "corpus.test_problems"),
         ({"corpus": {"kind": "hops", "hops": [1]}}, "unknown key 'hops'"),
+        ({"corpus": "chat"}, r"corpus.source: Field required"),
+        ({"corpus": {"kind": "chat", "source": "file"}}, r"corpus.source: unknown source kind 'file'"),
+        (
+            {"corpus": {"kind": "instruct", "source": "kjv_books", "template": "plane"}},
+            "did you mean 'plain'",
+        ),
+        ({"corpus": {"kind": "chat", "source": "kjv_books", "train_on": "first"}}, "corpus.train_on"),
     ],
 )
 def test_mistakes_are_refused_in_one_message(raw, match):

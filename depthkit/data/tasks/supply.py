@@ -76,7 +76,7 @@ class ProblemSource:
         for batch in load(dataset, loading.num_workers, batch_sampler=numbers):
             yield batch, {}
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, loading: Loading) -> dict[str, Any]:
         """Nothing is counted: problems are generated without end."""
         return {"train_tokens": None, "train_documents": None, "train_sha256": None}
 
@@ -104,11 +104,11 @@ class HeldOutProblems:
         for hops, first in itertools.product(self.hops, range(0, count, batch_size)):
             yield _batch(self._problems.part(first, min(first + batch_size, count)), hops, loading)
 
-    def unigram_entropy(self) -> float:
+    def unigram_entropy(self, loading: Loading) -> float:
         """ln N nats: each problem has every place as an answer once."""
         return math.log(self.size)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, loading: Loading) -> dict[str, Any]:
         """Tokens and problems over all numbers of hops, and the hash of the ids, the same for each."""
         ids = self._problems.ids()
         return {

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from depthkit.data.interfaces import Corpus
+from depthkit.data.interfaces import Corpus, Mark
 from depthkit.data.registries import TOKENIZERS
 from depthkit.registry import Spec
 
@@ -24,6 +24,9 @@ class ByteTokenizer:
     def __init__(self, config: Config, corpus: Corpus, folder: Path):
         self.vocab_size = 257
         self.bos: int | None = 256
+        self.eos: str | None = None
+        self.marks = {"<bos>": Mark(256)}
+        self.chat_template: str | None = None
         self.fingerprint = hashlib.sha256(b"utf-8 bytes, bos 256").hexdigest()
 
     @property

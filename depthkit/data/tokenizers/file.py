@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from depthkit.data.declared import TEMPLATE_FILE, declared
 from depthkit.data.interfaces import Corpus
 from depthkit.data.registries import TOKENIZERS
 from depthkit.data.subword import Subword
@@ -34,8 +35,15 @@ class FileTokenizer(Subword):
     def __init__(self, config: Config, corpus: Corpus, folder: Path):
         path = Path(config.path).expanduser()
         path = path / "tokenizer.json" if path.is_dir() else path
-        bos = config.bos or declared_bos(path.with_name("tokenizer_config.json"))
-        super().__init__(read_tokenizer(path, "data.tokenizer.path"), bos, config.vocab_size)
+        self._path, self._declared = path, declared(path.with_name("tokenizer_config.json"))
+        bos, eos = config.bos or self._declared.bos, self._declared.eos
+        super().__init__(read_tokenizer(path, "data.tokenizer.path"), bos, config.vocab_size, eos)
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """What `tokenizer_config.json` or `chat_template.jinja` beside it holds."""
+        file = self._path.with_name(TEMPLATE_FILE)
+        return file.read_text(encoding="utf-8") if file.is_file() else self._declared.chat_template
 
 
 def read_tokenizer(path: Path, key: str) -> Tokenizer:
@@ -57,18 +65,3 @@ def read_tokenizer(path: Path, key: str) -> Tokenizer:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise ValueError(f"{key}: {path} is not a tokenizer of the tokenizers library: {error}") from None
-
-
-def declared_bos(path: Path) -> str | None:
-    """The bos mark that a `tokenizer_config.json` names; None without the file or the mark.
-
-    Raises:
-        ValueError: the file is not JSON.
-    """
-    if not path.is_file():
-        return None
-    try:
-        mark = json.loads(path.read_text(encoding="utf-8")).get("bos_token")
-    except ValueError as error:
-        raise ValueError(f"data.tokenizer: {path} is not JSON: {error}") from None
-    return mark["content"] if isinstance(mark, dict) else mark

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import Field
 
+from depthkit.data.declared import TEMPLATE_FILE, declared
 from depthkit.data.interfaces import Corpus
 from depthkit.data.registries import TOKENIZERS
 from depthkit.data.subword import Subword
-from depthkit.data.tokenizers.file import declared_bos, read_tokenizer
+from depthkit.data.tokenizers.file import read_tokenizer
 from depthkit.registry import Spec
 
 
@@ -36,8 +38,16 @@ class HubTokenizer(Subword):
 
     def __init__(self, config: Config, corpus: Corpus, folder: Path):
         path = _download(config, "tokenizer.json")
-        bos = config.bos or declared_bos(_download(config, "tokenizer_config.json"))
-        super().__init__(read_tokenizer(path, "data.tokenizer.name"), bos, config.vocab_size)
+        self._config, self._declared = config, declared(_download(config, "tokenizer_config.json"))
+        bos, eos = config.bos or self._declared.bos, self._declared.eos
+        super().__init__(read_tokenizer(path, "data.tokenizer.name"), bos, config.vocab_size, eos)
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """What the repository's `tokenizer_config.json` or `chat_template.jinja` holds."""
+        if self._declared.chat_template is not None:
+            return self._declared.chat_template
+        return _download(self._config, TEMPLATE_FILE).read_text(encoding="utf-8")
 
 
 def _download(config: HubTokenizer.Config, filename: str) -> Path:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from depthkit.data import store
-from depthkit.data.interfaces import Corpus
+from depthkit.data.interfaces import Corpus, Mark
 from depthkit.data.registries import TOKENIZERS
 from depthkit.registry import Spec
 
@@ -30,6 +30,9 @@ class IdTokenizer:
     def __init__(self, config: Config, corpus: Corpus, folder: Path):
         self.vocab_size = config.vocab_size
         self.bos: int | None = None
+        self.eos: str | None = None
+        self.marks: dict[str, Mark] = {}
+        self.chat_template: str | None = None
         self.fingerprint = store.key(kind="ids", vocab_size=config.vocab_size)
 
     @property

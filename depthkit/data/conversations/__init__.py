@@ -1,0 +1,1 @@
+"""Fine-tuning on conversations: from records to windows in which responses alone are scored."""

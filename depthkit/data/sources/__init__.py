@@ -1,0 +1,1 @@
+"""Sources of records for fine-tuning corpora, one registered file each."""
