@@ -14,7 +14,9 @@ from tests.models import make_ids, make_model
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-LOOPS, PAPERS = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("loops_and_moe", "papers"))
+LOOPS, PAPERS, DATA = (
+    (ROOT / "docs" / f"{name}.md").read_text() for name in ("loops_and_moe", "papers", "data")
+)
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -28,7 +30,7 @@ def commands(script, *texts):
     return [line for line in lines if line.startswith(f"python {script} ")]
 
 
-@pytest.mark.parametrize("command", commands("train.py", README, LOOPS, PAPERS))
+@pytest.mark.parametrize("command", commands("train.py", README, LOOPS, PAPERS, DATA))
 def test_train_commands_name_a_config_that_validates(command):
     sys.path.insert(0, str(ROOT))
     import train
