@@ -2,6 +2,8 @@
 
     python eval.py TARGET [key=value ...]         TARGET: a run folder or one of its checkpoints; a Hugging
                                                   Face model as a folder or a name; smollm2
+    python eval.py TARGET tasks=[agreement]       accuracies of lm-eval's tasks; with skip=[3,5] also without
+                                                  these visits
     python eval.py TARGET drop=[3,4] [out=DIR]    a Hugging Face checkpoint without layers 3 and 4
     python eval.py compare A B ... [out=DIR]      A, B: folders with a report, or report.json files
 
@@ -25,6 +27,7 @@ from depthkit.utilization.options import PRETRAINED_ONLY, EvalOptions
 if TYPE_CHECKING:  # torch and datasets are imported when they are needed, so that --help is quick
     from depthkit.training.checkpoint import Loaded
     from depthkit.utilization import Report, Sequences
+    from depthkit.utilization.tasks.answers import Answers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,6 +87,7 @@ def examine_run(target: str, words: Sequence[str]) -> None:
     warn_without_effect(options)
     from rich.console import Console
 
+    from depthkit.interop.lm_eval import models
     from depthkit.training import checkpoint
     from depthkit.training.examine import examine, held_out
     from depthkit.utilization.report import terminal
@@ -94,13 +98,15 @@ def examine_run(target: str, words: Sequence[str]) -> None:
         loaded = checkpoint.load(path)
         options = options.within(loaded.config.data.sequence_length, loaded.config.data.corpus)
         sequences = sequences or held_out(loaded, options)
+        tasks = ask(options, models.of_run(loaded), console)
         with terminal.progress_bar(console, f"step {loaded.step}") as progress:
-            reports[loaded.step] = report = examine(loaded, sequences, options, progress)
+            reports[loaded.step] = report = examine(loaded, sequences, options, progress, tasks.items)
+        tasks.join(report)
         folder = report_folder(Path(target), loaded, options)
         report.save(folder, html=options.html, plots=options.plots)
-    terminal.print_report(console, report)
+    terminal.print_report(console, report, table=not options.only_tasks)
     if options.checkpoints == "all":
-        folder = show_training(Path(options.out or target), reports, options, console)
+        folder = show_training(Path(options.out or beside(Path(target), options)), reports, options, console)
     show_folder(console, folder, options)
 
 
@@ -115,18 +121,31 @@ def examine_pretrained(target: str, words: Sequence[str]) -> None:
 
     from depthkit.interop import hf
     from depthkit.interop.examine import examine
+    from depthkit.interop.lm_eval import models
     from depthkit.interop.text import windows
     from depthkit.utilization.report import terminal
 
     console = Console()
     pretrained = hf.load(target, options)
     sequences = windows(pretrained, options)
+    tasks = ask(options, models.of_pretrained(pretrained), console)
     with terminal.progress_bar(console, pretrained.name) as progress:
-        report = examine(pretrained, sequences, options, progress)
-    folder = Path(options.out or Path("reports") / pretrained.name)
+        report = examine(pretrained, sequences, options, progress, tasks.items)
+    tasks.join(report)
+    folder = Path(options.out or beside(Path("reports") / pretrained.name, options))
     report.save(folder, html=options.html, plots=options.plots)
-    terminal.print_report(console, report)
+    terminal.print_report(console, report, table=not options.only_tasks)
     show_folder(console, folder, options)
+
+
+def ask(options: EvalOptions, open_model: Callable[[EvalOptions], Any], console: Any) -> Answers:
+    """Ask the tasks and show what was found; nothing where none is asked."""
+    from depthkit.interop.lm_eval.answering import answer
+    from depthkit.utilization.report.tasks import print_tasks
+
+    answers = answer(options, open_model)
+    print_tasks(console, answers.content)
+    return answers
 
 
 def prune(target: str, options: EvalOptions) -> None:
@@ -138,10 +157,10 @@ def prune(target: str, options: EvalOptions) -> None:
 
 
 def with_null(options: EvalOptions) -> EvalOptions:
-    """`null=auto` decided: a random initialisation, except of every checkpoint or of a model on disk."""
+    """`null=auto` decided: a random initialisation, except of every checkpoint, on disk, or beside tasks."""
     if options.null != "auto":
         return options
-    none = options.checkpoints == "all" or options.subject.stream == "disk"
+    none = options.only_tasks or options.checkpoints == "all" or options.subject.stream == "disk"
     null = [] if none else ["random_init"]
     return EvalOptions.model_validate(options.model_dump(exclude_unset=True) | {"null": null})
 
@@ -195,10 +214,16 @@ def checkpoints(target: Path, which: str) -> list[Path]:
 def report_folder(target: Path, loaded: Loaded, options: EvalOptions) -> Path:
     """The run folder; for one checkpoint of many, a folder of its own beside the others."""
     if target != loaded.path and options.checkpoints == "last":
-        return Path(options.out or target)
+        return Path(options.out or beside(target, options))
     if options.out and options.checkpoints == "last":
         return Path(options.out)
-    return Path(options.out or loaded.path.parent.parent) / "reports" / loaded.path.name
+    root = options.out or beside(loaded.path.parent.parent, options)
+    return Path(root) / "reports" / loaded.path.name
+
+
+def beside(folder: Path, options: EvalOptions) -> Path:
+    """Tasks without measurements have a folder of their own, so that a report of layers stays where it is."""
+    return folder / "tasks" if options.only_tasks else folder
 
 
 def compare_reports(_: str, words: Sequence[str]) -> None:

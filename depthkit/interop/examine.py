@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from depthkit.interop.hf import Pretrained
 from depthkit.training import device
 from depthkit.utilization import Report, Sequences, Subject, evaluate
+from depthkit.utilization.evaluation import NO_TASKS
 from depthkit.utilization.options import EvalOptions
+from depthkit.utilization.tasks.items import Items
 
 
 def examine(
@@ -15,6 +17,7 @@ def examine(
     sequences: Sequences,
     options: EvalOptions,
     progress: Callable[[float, float], None] = lambda done, total: None,
+    tasks: Mapping[str, Items] = NO_TASKS,
 ) -> Report:
     """Evaluate a pretrained model on `sequences`; `progress` gets (layer evaluations done, in all).
 
@@ -22,19 +25,29 @@ def examine(
         ValueError: a model whose structure is not found, or one that cannot be replayed.
     """
     streamed = pretrained.streamed
-    model = pretrained.model if streamed else pretrained.model.to(device.choose(options.device))
-    parts = options.subject.model_dump(exclude={"stream"})
     report = evaluate(
-        Subject(model, name=pretrained.name, **parts),
+        subject_of(pretrained, options),
         sequences,
         options.asked,
         options.seed,
         batch_tokens=options.batch_tokens,
         replay=options.replay,
         null=options.nulls,
+        tasks=tasks,
         info=pretrained.facts,
         progress=progress,
     )
     if streamed:
         report.content["timing"]["stream"] = streamed.describe()
     return report
+
+
+def subject_of(pretrained: Pretrained, options: EvalOptions) -> Subject:
+    """The model as the probes see it, on the device that was asked for.
+
+    Raises:
+        ValueError: its structure is not found.
+    """
+    streamed = pretrained.streamed
+    model = pretrained.model if streamed else pretrained.model.to(device.choose(options.device))
+    return Subject(model, name=pretrained.name, **options.subject.model_dump(exclude={"stream"}))

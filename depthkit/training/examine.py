@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from depthkit.data import Batch, open_data
 from depthkit.training import device
 from depthkit.training.checkpoint import Loaded
 from depthkit.utilization import Report, Sequences, Subject, evaluate
+from depthkit.utilization.evaluation import NO_TASKS
 from depthkit.utilization.options import EvalOptions
 from depthkit.utilization.sequences import draw
+from depthkit.utilization.tasks.items import Items
 
 
 def held_out(loaded: Loaded, options: EvalOptions) -> Sequences:
@@ -53,6 +55,7 @@ def examine(
     sequences: Sequences,
     options: EvalOptions,
     progress: Callable[[float, float], None] = lambda done, total: None,
+    tasks: Mapping[str, Items] = NO_TASKS,
 ) -> Report:
     """Evaluate one checkpoint on `sequences`; `progress` gets (layer evaluations done, in all)."""
     model = loaded.model.to(device.choose(options.device))
@@ -64,6 +67,7 @@ def examine(
         batch_tokens=options.batch_tokens,
         replay=options.replay,
         null=options.nulls,
+        tasks=tasks,
         info={"path": str(loaded.path), "step": loaded.step, "tokenizer": loaded.tokenizer},
         progress=progress,
     )

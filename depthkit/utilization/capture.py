@@ -30,7 +30,7 @@ class Call:
 
     def __call__(self, state: Tensor) -> Tensor:
         """Run the visit on another state; everything else is as recorded. [B, T, D] -> [B, T, D]."""
-        args, kwargs = _filled(self.args, self.kwargs, self.place, state)
+        args, kwargs = filled(self.args, self.kwargs, self.place, state)
         return state_of(self.module(*args, **kwargs))
 
 
@@ -99,9 +99,10 @@ def _is_state(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point()
 
 
-def _filled(
+def filled(
     args: tuple[Any, ...], kwargs: dict[str, Any], place: int | str, state: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with another state."""
     if isinstance(place, int):
         return (*args[:place], state, *args[place + 1 :]), kwargs
     return args, {**kwargs, place: state}
@@ -121,7 +122,7 @@ def capturing(layers: list[nn.Module]) -> Iterator[Capture]:
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         place = place_of(args, kwargs)
         seen.before.append(argument(args, kwargs, place).clone())
-        seen.calls.append(Call(module, *_filled(args, kwargs, place, None), place))
+        seen.calls.append(Call(module, *filled(args, kwargs, place, None), place))
 
     def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         visit = len(seen.after)

@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,8 +23,10 @@ from depthkit.utilization.report.build import Against, Evaluated, build
 from depthkit.utilization.report.report import Report
 from depthkit.utilization.sequences import Sequences
 from depthkit.utilization.subject import Subject
+from depthkit.utilization.tasks.items import Items
 
 Progress = Callable[[float, float], None]
+NO_TASKS: Mapping[str, Items] = MappingProxyType({})
 NULL_SEED = 2**32
 """Added to the seed for null models, so that one is never the model's own initialisation."""
 
@@ -37,6 +40,7 @@ def evaluate(
     batch_tokens: int = 1024,
     null: Any = (),
     replay: ReplayOptions = DEFAULTS,
+    tasks: Mapping[str, Items] = NO_TASKS,
     info: Mapping[str, Any] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Report:
@@ -50,6 +54,7 @@ def evaluate(
         batch_tokens: tokens per micro-batch; the results do not depend on it beyond rounding.
         null: null models to measure in the same way, by name or config; each costs as much as the model.
         replay: whether altered models are stacked, and where recorded states are kept.
+        tasks: multiple-choice items by task, for the probe `task_drop`.
         info: facts about the model for the report, such as its path and step.
         progress: called with (layer evaluations done, in all).
 
@@ -61,7 +66,7 @@ def evaluate(
     """
     subject = model if isinstance(model, Subject) else Subject(model)
     data = Sequences.of(sequences)
-    plan = Plan(probe_configs(probes), _paper(probes), seed, batch_tokens, replay)
+    plan = Plan(probe_configs(probes), _paper(probes), seed, batch_tokens, replay, tasks)
     configs: list[Any] = [
         Component(NULLS).validate(each) for each in ([null] if isinstance(null, str) else null)
     ]

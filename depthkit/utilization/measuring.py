@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,7 @@ from depthkit.utilization.result import Result
 from depthkit.utilization.sequences import Sequences
 from depthkit.utilization.statistics import Interval, Sample
 from depthkit.utilization.subject import Place, Subject
+from depthkit.utilization.tasks.items import Items
 
 FAMILY = "effective depth"
 """Who owns the scalars that are made of several probes' results."""
@@ -89,6 +90,7 @@ class Plan:
         seed: bootstrap resamples and subsamples.
         batch_tokens: tokens of a micro-batch to begin with; out of memory it is halved.
         replay: stacking, and where recorded states are kept.
+        tasks: multiple-choice items by task.
     """
 
     configs: list[Any]
@@ -96,6 +98,7 @@ class Plan:
     seed: int
     batch_tokens: int
     replay: ReplayOptions = DEFAULTS
+    tasks: Mapping[str, Items] = field(default_factory=dict)
 
 
 def measure(subject: Subject, data: Sequences, plan: Plan, show: Callable[[float, float], None]) -> Findings:
@@ -120,7 +123,7 @@ def _measure(engine: Engine, plan: Plan, meter: Meter) -> Findings:
         traces = engine.record()
     depth, width = traces[0].depth, traces[0].final.shape[-1]
     places = engine.places(traces[0])
-    context = Context(subject, data, depth, plan.seed, places, engine.count)
+    context = Context(subject, data, depth, plan.seed, places, engine.count, plan.tasks)
     probes: dict[str, Probe] = {c.kind: c.component(c, context) for c in plan.configs}
     with clock.stage("canaries"):
         checks = canaries.check(subject, traces[0])

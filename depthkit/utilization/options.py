@@ -43,14 +43,16 @@ FULL = (
     "local_effect",
 )
 PRESETS: dict[str, tuple[str, ...]] = {
+    "baseline": ("stream",),
     "quick": QUICK,
     "states": ("stream", "contribution", "influence", "angular", "lens"),
     "standard": STANDARD,
     "full": FULL,
 }
 """`quick` skips each visit once; `states` asks only what one forward pass answers; `standard` adds what costs
-no more than skipping does, `full` everything. `paper:NAME` is a paper's own choice; see `papers`."""
-SAMPLES = {"quick": (16, 64), "states": (32, 128), "standard": (32, 128), "full": (32, 128)}
+no more than skipping does, `full` everything that windows of text answer. `baseline` is what goes with tasks:
+the loss on a few windows. `paper:NAME` is a paper's own choice; see `papers`."""
+SAMPLES = {"quick": (16, 64), "baseline": (4, 64)} | dict.fromkeys(("states", "standard", "full"), (32, 128))
 """Windows, and tokens in each, that a preset reads where nothing else is said; a paper's are `standard`'s."""
 
 
@@ -105,12 +107,23 @@ class EvalOptions(Spec):
 
     preset: str = "quick"
     """Named set of probes: quick, states (one pass, no skipping), standard, full, paper:csordas,
-    paper:depthbench, paper:lns, paper:sparsity."""
+    paper:depthbench, paper:lns, paper:sparsity. baseline, the loss alone, is the default beside tasks."""
     probes: list[Annotated[Any, Component(PROBES)]] | None = None
     """The probes themselves, such as [ablation, stream]; replaces the preset."""
     null: Annotated[Any, PlainValidator(lambda value: _nulls(value))] = "auto"
     """What to hold the numbers against: random_init, shuffled_layers, a list of them, or none; each is a
-    second evaluation. auto: random_init in eval.py, none with checkpoints=all, in Python and in ladders."""
+    second evaluation. auto: random_init in eval.py, none with checkpoints=all or preset=baseline, in Python
+    and in ladders."""
+    tasks: list[str] = []
+    """Tasks of lm-eval, such as [agreement,definition]; needs the extra tasks. Alone they come with the
+    baseline only; with a preset or probes beside them layers are measured too."""
+    tasks_limit: int | None = Field(None, ge=1)
+    """Items of each task; null is all of lm-eval's, and 40 of agreement and definition."""
+    tasks_fewshot: int | None = Field(None, ge=0)
+    """Solved examples before each item; null is what a task itself says."""
+    skip: list[int] | int | None = None
+    """Visits to skip, such as [3,5], counted from 0: each task is asked once more without them, and the
+    accuracy is given beside the intact one."""
     drop: list[int] | int | None = None
     """Layers to remove, such as [3,4], counted from 0: writes a pruned Hugging Face checkpoint to `out`."""
     sequences: int = Field(16, ge=1)
@@ -136,7 +149,8 @@ class EvalOptions(Spec):
     data: str | dict[str, Any] = "kjv"
     """Text of a Hugging Face model: kjv, a .npy or .bin of ids, .txt, .jsonl, .parquet; or data settings."""
     bos: Literal["auto", "none"] | int = "auto"
-    """Id that opens each window of a Hugging Face model; auto takes its tokenizer's mark, if it has one."""
+    """Id that opens each window of a Hugging Face model; auto takes its tokenizer's mark, if it has one. For
+    tasks, auto is what the tokenizer itself puts in front of a text, as in lm-eval."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number type of a Hugging Face model."""
     revision: str | None = None
@@ -151,6 +165,10 @@ class EvalOptions(Spec):
     @model_validator(mode="before")
     @classmethod
     def _sample(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("tasks"), str):
+            data = data | {"tasks": [data["tasks"]]}
+        if isinstance(data, dict) and data.get("tasks") and not {"preset", "probes"} & set(data):
+            data = {"preset": "baseline"} | data
         preset = data.get("preset") if isinstance(data, dict) else None
         return {"sequences": _sample(preset)[0]} | data if isinstance(preset, str) else data
 
@@ -162,9 +180,20 @@ class EvalOptions(Spec):
 
     @model_validator(mode="after")
     def _streamable(self) -> EvalOptions:
-        if self.subject.stream == "disk" and (self.nulls or self.dropped):
-            name = "null" if self.nulls else "drop"
+        whole = {"null": self.nulls, "drop": self.dropped, "tasks": self.tasks}
+        name = next((name for name, asked in whole.items() if asked), None)
+        if self.subject.stream == "disk" and name:
             raise ValueError(f"{name}: needs a whole model in memory, which subject.stream=disk does without")
+        return self
+
+    @model_validator(mode="after")
+    def _asked_of_tasks(self) -> EvalOptions:
+        if len(set(self.tasks)) < len(self.tasks):
+            raise ValueError(f"tasks: name each once, not {self.tasks}")
+        if self.skipped and not self.tasks:
+            raise ValueError("skip: is for tasks, so give them too, such as tasks=[agreement]")
+        if len(set(self.skipped)) < len(self.skipped) or min(self.skipped, default=0) < 0:
+            raise ValueError(f"skip: name visits from 0 on, each once, not {self.skipped}")
         return self
 
     @property
@@ -180,7 +209,23 @@ class EvalOptions(Spec):
     @property
     def dropped(self) -> list[int]:
         """The layers to remove."""
-        return [self.drop] if isinstance(self.drop, int) else list(self.drop or [])
+        return _several(self.drop)
+
+    @property
+    def skipped(self) -> list[int]:
+        """The visits that tasks are asked without."""
+        return _several(self.skip)
+
+    @property
+    def only_tasks(self) -> bool:
+        """Whether tasks are asked, and nothing of the layers."""
+        return bool(self.tasks) and self.probes is None and self.preset == "baseline"
+
+    @property
+    def asked_tasks(self) -> list[str]:
+        """The tasks, those that only a probe asks for included."""
+        probes = [] if self.probes is None else self.probes
+        return list(dict.fromkeys([*self.tasks, *(p.task for p in probes if hasattr(p, "task"))]))
 
     def length(self, most: int | None) -> int:
         """Tokens in a window: what was said, or the preset's, but then no more than `most`."""
@@ -197,6 +242,10 @@ class EvalOptions(Spec):
         needs: dict[str, Any] = getattr(corpus, "needs", dict)()
         chosen = None if "sequence_length" in needs else self.length(length)
         return self.model_copy(update={"sequence_length": self.sequence_length or chosen})
+
+
+def _several(numbers: list[int] | int | None) -> list[int]:
+    return [numbers] if isinstance(numbers, int) else list(numbers or [])
 
 
 def _sample(preset: str) -> tuple[int, int]:

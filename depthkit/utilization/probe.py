@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from depthkit.registry import Spec
@@ -14,6 +14,7 @@ from depthkit.utilization.result import Result
 from depthkit.utilization.sequences import Sequences
 from depthkit.utilization.subject import Place, Subject
 from depthkit.utilization.table import TokenTable
+from depthkit.utilization.tasks.items import Items
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Context:
     """Where every visit sits."""
     count: Callable[[int, float], None] = lambda rows, visits: None
     """Called with (sequences, visits) where a probe runs visits by itself, so that the cost is told."""
+    tasks: Mapping[str, Items] = field(default_factory=dict)
+    """Multiple-choice items by task, for probes that ask a task instead of the windows."""
 
 
 class Probe(ABC):

@@ -12,7 +12,7 @@ Shapes: B sequences of a micro-batch, T positions, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +21,7 @@ from depthkit.utilization.edits import Edit
 from depthkit.utilization.nested import num_bytes
 from depthkit.utilization.offload import Offload
 from depthkit.utilization.options import ReplayOptions
+from depthkit.utilization.path import Path
 from depthkit.utilization.record import record
 from depthkit.utilization.sequences import Sequences
 from depthkit.utilization.stack import Stacks
@@ -118,8 +119,13 @@ class Engine:
 
 def replay(trace: Trace, edit: Edit) -> Tensor:
     """The last residual stream `[B, T, D]` of one altered stream."""
-    path, carried = trace.path, trace.entered[edit.first]
-    for visit in range(edit.first, trace.depth):
+    return resumed(trace.path, trace.entered, edit)
+
+
+def resumed(path: Path, entered: Sequence[Any] | Mapping[int, Any], edit: Edit) -> Tensor:
+    """The same of any recorded forward; `entered` holds what the first visit that differs was given."""
+    carried = entered[edit.first]
+    for visit in range(edit.first, path.depth):
         if visit > edit.first:
             carried = path.enter(visit, carried)
         carried, _ = edit.apply(visit, carried, path.run, path)

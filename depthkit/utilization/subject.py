@@ -125,8 +125,13 @@ class Subject:
             raise ValueError(
                 f"{self.name}: takes no document numbers, so its windows cannot be masked by document"
             )
-        wanted |= {switch: False for switch in OFF if switch in accepted}
-        return self.model(ids, **wanted)
+        return self.model(ids, **wanted | self.switched_off)
+
+    @property
+    def switched_off(self) -> dict[str, bool]:
+        """Arguments of the model's forward that are turned off; see `OFF`."""
+        accepted = inspect.signature(self.model.forward).parameters
+        return {switch: False for switch in OFF if switch in accepted}
 
     def read_out(self, state: Tensor) -> Tensor:
         """Logits of a raw residual state through the whole head path, fp32. [B, T, D] -> [B, T, V]."""

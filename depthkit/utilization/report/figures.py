@@ -24,6 +24,7 @@ TABLE = (
     ("ablation_delta_nats.skip", "skip cost"),
     ("lens_kl_final_to_exit_nats.mean", "exit KL"),
     ("exit_loss_nats.mean", "exit loss"),
+    ("task_accuracy_drop.skip", "task drop"),
 )
 """Columns of the table by visit."""
 

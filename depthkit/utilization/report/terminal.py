@@ -26,9 +26,10 @@ from depthkit.utilization.report.training import COLUMNS, Trajectory
 MOST_ROWS = 40
 
 
-def print_report(console: Console, report: Report) -> None:
-    """The table by visit, then the summary and the cost."""
-    console.print(visit_table(report))
+def print_report(console: Console, report: Report, *, table: bool = True) -> None:
+    """The table by visit, if it is wanted, then the summary and the cost."""
+    if table:
+        console.print(visit_table(report))
     for sentence in report.content["summary"]:
         console.print(f"  {sentence}", highlight=False)
     for skipped in report.content["skipped"]:

@@ -1,0 +1,1 @@
+"""Tasks of EleutherAI's lm-evaluation-harness, asked of any model that eval.py can open."""
