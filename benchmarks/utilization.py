@@ -157,7 +157,8 @@ def fill(options: Options, report: Report) -> None:
         report.measurements.append({"shape": name, **each})
         for way in ("replay", "stacked"):
             value = ratio(each["seconds"][LOOP], each["seconds"][way]).median
-            report.goals.append(Goal(f"{name}, {way}: times as fast", "at least", each[way], value))
+            label = f"{each['dim']}x{each['depth']} {each['windows']}x{each['length']}, {way}: times as fast"
+            report.goals.append(Goal(label, "at least", each[way], value))
 
 
 if __name__ == "__main__":
