@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from depthkit.kernels.attention import attend, prepare, survey
+from depthkit.kernels.attention import attend, prepare, rows, survey
 from depthkit.kernels.attention.rows import ROWS
 from tests.kernels.attention_reference import gradients, make_request, make_tensors, reference
 
@@ -21,6 +21,19 @@ def test_equals_the_loop_with_gradients(time, kv_heads):
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5, check_dtype=False)
     for a, b in zip(gradients(got, tensors), gradients(expected, exact), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, check_dtype=False)
+
+
+def test_smaller_blocks_where_the_scores_would_leave_the_cache(monkeypatch):
+    request = make_request(ROWS + 7, grad=True)
+    tensors = make_tensors(request, dtype=torch.float32)
+    whole = attend(*tensors, prepare("rows", request), 0.3)
+    expected = gradients(whole, tensors)
+    monkeypatch.setattr(rows, "CACHE", 1)
+    assert [end - start for start, end in rows._blocks(tensors[0].shape)] == [32, 32, 7]
+    got = attend(*tensors, prepare("rows", request), 0.3)
+    torch.testing.assert_close(got, whole, rtol=1e-5, atol=1e-6)
+    for a, b in zip(gradients(got, tensors), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_in_bf16_it_is_no_further_from_the_truth_than_twice_the_fused_kernel():

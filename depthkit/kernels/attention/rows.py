@@ -19,7 +19,9 @@ from torch.autograd.function import once_differentiable
 from depthkit.kernels.attention.base import ATTENTION, Backend, Request
 
 ROWS = 64
-"""Queries in a block: fewer save more scores, more make larger matrix products."""
+"""Queries in a block at most: fewer save more scores, more make larger matrix products."""
+CACHE = 2**20
+"""Bytes of fp32 scores that a block should not exceed; half as many rows are taken where it would."""
 
 
 class Triangle(NamedTuple):
@@ -62,56 +64,67 @@ class Rows(Backend):
         return _RowBlocks.apply(q, k, v, pattern.bias, scale)
 
 
-def _blocks(time: int) -> Iterator[tuple[int, int]]:
-    return ((start, min(start + ROWS, time)) for start in range(0, time, ROWS))
+def _blocks(shape: torch.Size) -> Iterator[tuple[int, int]]:
+    """Where blocks start and end, for queries of shape `[B, H, T, C]`."""
+    batch, heads, time, _ = shape
+    size = ROWS if 4 * batch * heads * ROWS * time <= CACHE else ROWS // 2
+    return ((start, min(start + size, time)) for start in range(0, time, size))
 
 
 class _RowBlocks(torch.autograd.Function):
+    """Rows of the G = H / K query heads that share keys lie together, so a block of them is one slice."""
+
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
-        batch, heads, time, width = q.shape
-        pairs, groups = batch * k.shape[1], heads // k.shape[1]
-        queries = q.reshape(pairs, groups, time, width)
-        keys, values = k.reshape(pairs, time, width), v.reshape(pairs, time, width)
+        groups = q.shape[1] // k.shape[1]
+        queries, keys, values = _by_row(q, groups), k.flatten(0, 1), v.flatten(0, 1)
         exact, transposed = queries.float() * scale, keys.float().transpose(1, 2)
-        out = torch.empty_like(queries)
-        kept = []
-        for start, end in _blocks(time):
-            rows = end - start
-            scores = exact[:, :, start:end].reshape(pairs, -1, width) @ transposed[:, :, :end]
-            scores = scores.view(pairs, groups, rows, end)
-            scores[..., start:] += bias[:rows, :rows]
-            weights = scores.softmax(-1).to(v.dtype).view(pairs, -1, end)
-            out[:, :, start:end] = (weights @ values[:, :end]).view(pairs, groups, rows, width)
+        out, kept = torch.empty_like(queries), []
+        for start, end in _blocks(q.shape):
+            rows = slice(start * groups, end * groups)
+            scores = exact[:, rows].bmm(transposed[:, :, :end])
+            triangle = bias[: end - start, None, : end - start]
+            scores.unflatten(1, (-1, groups))[..., start:].add_(triangle)
+            weights = scores.softmax(-1).to(v.dtype)
+            out[:, rows] = weights.bmm(values[:, :end])
             kept.append(weights)
         ctx.save_for_backward(queries, keys, values, out, *kept)
-        ctx.scale = scale
-        return out.view_as(q)
+        ctx.scale, ctx.groups = scale, groups
+        return _by_head(out, q.shape, groups)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         queries, keys, values, out, *kept = ctx.saved_tensors
-        pairs, groups, time, width = queries.shape
-        upstream = grad.reshape(queries.shape)
+        groups, batch = ctx.groups, len(grad)
+        upstream, transposed = _by_row(grad, groups), values.transpose(1, 2)
         inner = (upstream.float() * out.float()).sum(-1, keepdim=True)
-        transposed = values.transpose(1, 2)
         d_queries = torch.empty_like(queries)
         d_keys, d_values = torch.zeros_like(keys), torch.zeros_like(values)
-        for (start, end), weights in zip(_blocks(time), kept, strict=True):
-            above = upstream[:, :, start:end].reshape(pairs, -1, width)
-            d_values[:, :end].baddbmm_(weights.transpose(1, 2), above)
-            slope = (
-                (above @ transposed[:, :, :end]).float().sub_(inner[:, :, start:end].reshape(pairs, -1, 1))
-            )
+        for (start, end), weights in zip(_blocks(grad.shape), kept, strict=True):
+            rows = slice(start * groups, end * groups)
+            above = upstream[:, rows]
+            d_values[:, :end].add_(weights.transpose(1, 2).bmm(above))
+            slope = above.bmm(transposed[:, :, :end]).float().sub_(inner[:, rows])
             d_scores = slope.mul_(weights).to(queries.dtype)
-            d_queries[:, :, start:end] = (d_scores @ keys[:, :end]).view(pairs, groups, -1, width)
-            block = queries[:, :, start:end].reshape(pairs, -1, width)
-            d_keys[:, :end].baddbmm_(d_scores.transpose(1, 2), block)
+            d_queries[:, rows] = d_scores.bmm(keys[:, :end])
+            d_keys[:, :end].add_(d_scores.transpose(1, 2).bmm(queries[:, rows]))
+        d_q = _by_head(d_queries.mul_(ctx.scale), grad.shape, groups)
         return (
-            (d_queries * ctx.scale).view_as(grad),
-            (d_keys * ctx.scale).view(grad.shape[0], -1, time, width),
-            d_values.view(grad.shape[0], -1, time, width),
+            d_q,
+            d_keys.mul_(ctx.scale).unflatten(0, (batch, -1)),
+            d_values.unflatten(0, (batch, -1)),
             None,
             None,
         )
+
+
+def _by_row(x: Tensor, groups: int) -> Tensor:
+    """`[B, H, T, C] -> [B K, T G, C]`: a row's query heads side by side."""
+    return x.unflatten(1, (-1, groups)).transpose(2, 3).flatten(0, 1).flatten(1, 2).contiguous()
+
+
+def _by_head(x: Tensor, shape: torch.Size, groups: int) -> Tensor:
+    """Back to `[B, H, T, C]`."""
+    batch, heads, time, width = shape
+    return x.view(batch, heads // groups, time, groups, width).transpose(2, 3).reshape(shape)
