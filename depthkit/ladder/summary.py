@@ -85,13 +85,15 @@ class Summary:
         return lines
 
     def save(self, folder: Path) -> None:
-        """Write summary.csv, summary.json, summary.html, plots/*.png and hparams/ for TensorBoard."""
+        """Write summary.csv, .json, .md and .html, plots/*.png and hparams/ for TensorBoard."""
         from depthkit.ladder.hparams import save_hparams
+        from depthkit.ladder.markdown import summary_markdown
         from depthkit.ladder.page import summary_page
         from depthkit.ladder.plots import save_plots
 
         write_text(folder / "summary.csv", rows_csv(self.results))
         write_json(folder / "summary.json", self.content())
+        write_text(folder / "summary.md", summary_markdown(self))
         save_plots(self, folder / "plots")
         save_hparams(self.results, folder / "hparams")
         write_text(folder / "summary.html", summary_page(self))

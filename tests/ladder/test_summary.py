@@ -9,6 +9,7 @@ import pytest
 from depthkit.ladder.compare import Interval
 from depthkit.ladder.figures import MOST_FACETS, Panel, Series, bands
 from depthkit.ladder.hparams import save_hparams
+from depthkit.ladder.markdown import summary_markdown
 from depthkit.ladder.page import figure, summary_page
 from depthkit.ladder.panels import panels
 from depthkit.ladder.plots import draw
@@ -86,6 +87,19 @@ def test_the_page_says_what_was_found_what_is_missing_and_how_it_was_tested(summ
     assert "best lr" in page
 
 
+def test_the_markdown_has_every_sentence_and_what_is_compared_across_or_down(summary):
+    text = summary_markdown(summary)
+    assert all(f"- {line}" in text for lines in summary.sentences().values() for line in lines)
+    assert "method-lns_depth-4_lr-0.01_seed-1: failed: no luck" in text
+    table = text.split("\n\n")[1].splitlines()
+    assert table[0] == "|  | plain | lns |"
+    assert table[2].startswith("| depth 2 | 3.040 ± ")
+    many = {name: {"model.embedding_std": 0.1 * i} for i, name in enumerate("abc", 1)}
+    wide = make_results(loss, axes={"method": many, "depth": [2], "seed": [0, 1]}, compare=[])
+    table = summary_markdown(Summary(wide)).split("\n\n")[1].splitlines()
+    assert [line.split(" | ")[0] for line in table] == ["| ", "| ---", "| a", "| b", "| c"]
+
+
 def test_the_table_has_a_row_a_rung(summary):
     rows = list(csv.DictReader(io.StringIO(rows_csv(summary.results))))
     assert [row["rung"] for row in rows] == [row.rung.name for row in summary.results.rows]
@@ -116,6 +130,7 @@ def test_a_summary_without_a_finished_rung_is_a_page_too():
     results = make_results(loss, axes={"seed": [0]}, compare=[], failed=["seed-0"])
     assert "failed" in summary_page(Summary(results))
     assert panels(Summary(results)) == []
+    assert "(nothing finished)" in summary_markdown(Summary(results))
 
 
 def test_512_visits_are_a_line_with_a_band_not_a_forest_of_bars():

@@ -1,0 +1,75 @@
+"""`summary.md`: the tables and sentences of a ladder as Markdown, to paste where results are written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from depthkit.ladder.axes import short_name
+from depthkit.ladder.compare import ALPHA, CORRECTION
+from depthkit.ladder.results import Row
+from depthkit.ladder.summary import Summary, spread, why
+from depthkit.ladder.table import SCALARS
+
+LAST_VARIANCE = "variance of the stream after the last visit"
+
+
+def summary_markdown(summary: Summary) -> str:
+    """Mean losses, mean scalars of the reports, and everything that was found in words."""
+    results = summary.results
+    parts = [
+        "Held-out loss, nats per token on the same windows for every rung: mean over "
+        f"{results.ladder.replicate} ± half of the 95 % Student-t interval.",
+        _table(summary, lambda rows: spread(results.loss(rows))),
+    ]
+    for name, mean in _quantities():
+        table = _table(summary, mean)
+        if any(character.isdigit() for character in table.split("\n", 2)[-1]):
+            parts += [f"{name}, mean over {results.ladder.replicate}:", table]
+    for heading, lines in summary.sentences().items():
+        parts += [f"## {heading}", "\n".join(f"- {line}" for line in lines)]
+    parts.append(
+        f"Comparisons are paired t-tests; {len(summary.verdicts)} p-values are corrected together "
+        f"({CORRECTION}), and what is above {ALPHA} then is called tied."
+    )
+    unfinished = [f"- {row.rung.name}: {why(row)}" for row in summary.unfinished]
+    parts += ["## Without a result", "\n".join(unfinished)] if unfinished else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _quantities() -> Iterator[tuple[str, Callable[[Sequence[Row]], str]]]:
+    for name in SCALARS:
+        yield f"`{name}`", lambda rows, name=name: _mean([row.scalar(name) for row in rows])  # type: ignore[misc]
+    yield f"`variance.mean`, {LAST_VARIANCE}", lambda rows: _mean([_last_variance(row) for row in rows])
+
+
+def _last_variance(row: Row) -> float | None:
+    known = row.report is not None and "variance.mean" in row.report.metrics
+    return row.report.per_visit("variance.mean")[-1] if known and row.report is not None else None
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    found = [value for value in values if value is not None]
+    return f"{sum(found) / len(found):.3g}" if found and len(found) == len(values) else ""
+
+
+def _table(summary: Summary, cell: Callable[[Sequence[Row]], str]) -> str:
+    """What is compared in one direction, everything else in the other; the longer one goes down."""
+    results = summary.results
+    if not results.cells:
+        return "(nothing finished)"
+    at = results.axes.index(results.lines or results.axes[0])
+    found: dict[tuple[str, str], str] = {}
+    for place, rows in results.cells.items():
+        others = [
+            f"{short_name(axis)} {value}"
+            for index, (axis, value) in enumerate(zip(results.axes, place, strict=True))
+            if index != at
+        ]
+        found[", ".join(others), str(place[at])] = cell(rows)
+    down, across = (list(dict.fromkeys(key[side] for key in found)) for side in (0, 1))
+    if len(across) > len(down):
+        found = {(second, first): value for (first, second), value in found.items()}
+        down, across = across, down
+    lines = [["", *across], ["---"] * (1 + len(across))]
+    lines += [[row, *(found.get((row, column), "") for column in across)] for row in down]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
