@@ -2,7 +2,11 @@
 
 They wrap torch's own `grouped_mm`, which as it stands (2.13) refuses widths that are not a multiple of 16
 bytes, expanded gradients, and float32 under `torch.compile`, and on some GPUs leaves the weight gradient of
-an expert without rows unwritten (pytorch issue 172439).
+an expert without rows unwritten (pytorch issue 172439). On a CPU few rows go another way, see `padded`.
+
+As registered operators they are whole to whoever looks at operators: the compiler, selective checkpointing,
+FLOP counters. Where nobody looks, plain autograd functions do the same: inside a registered operator torch
+keeps track of every view of every expert, which takes up to a third of the time.
 
 Shapes: M rows, E experts, K input width, N output width.
 """
@@ -14,7 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from torch.utils.flop_counter import register_flop_formula
+
+from depthkit.kernels.experts.padded import Padded
 
 _ALIGNMENT = 16  # bytes, of every row that torch's kernel reads
 
@@ -40,34 +47,58 @@ def _aligned(x: Tensor, *dims: int) -> Tensor:
     return F.pad(x, padding) if any(padding) else x
 
 
-@torch.library.custom_op("depthkit::grouped_linear", mutates_args=())
-def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+def _cut(x: Tensor, *shape: int) -> Tensor:
+    """`x` without what `_aligned` padded."""
+    return x if x.shape == shape else x[tuple(slice(size) for size in shape)].contiguous()
+
+
+def linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """`x[i] @ weight[e]^T` for the rows i in `ends[e-1]:ends[e]`: `[M, K], [E, N, K], [E] int32 -> [M, N]`.
 
     Runs in the dtype of `x`. The weight is cast here, so a looped layer keeps no cast copy for every visit.
     """
-    columns = weight.shape[1]
-    if x.shape[0] == 0:
-        return x.new_zeros(0, columns)
-    matrices = _aligned(weight.to(x.dtype), -1, -2)
-    out = _product(_aligned(x.contiguous(), -1), matrices.transpose(-2, -1), ends)
-    return out[:, :columns].contiguous()
+    return _way(grouped_linear, _Linear, _multiply)(x, weight, ends)
 
 
-@torch.library.custom_op("depthkit::grouped_outer", mutates_args=())
-def grouped_outer(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+def outer(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     """`a[rows]^T @ b[rows]` for the rows of each expert: `[M, N], [M, K], [E] int32 -> [E, N, K]`.
 
     Zero for an expert without rows.
     """
+    return _way(grouped_outer, _Outer, _multiply_outer)(a, b, ends)
+
+
+def _way(operator: Any, function: type[torch.autograd.Function], plain: Any) -> Any:
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+        return operator
+    return function.apply if torch.is_grad_enabled() else plain
+
+
+def _multiply(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    if padded := Padded.of(x, ends):
+        return padded.linear(x, weight.to(x.dtype))
+    if x.shape[0] == 0:
+        return x.new_zeros(0, weight.shape[1])
+    matrices = _aligned(weight.to(x.dtype), -1, -2)
+    out = _product(_aligned(x.contiguous(), -1), matrices.transpose(-2, -1), ends)
+    return _cut(out, x.shape[0], weight.shape[1])
+
+
+def _multiply_outer(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    if padded := Padded.of(a, ends):
+        return padded.outer(a, b)
     shape = (ends.shape[0], a.shape[1], b.shape[1])
     if a.shape[0] == 0:
         return a.new_zeros(shape)
     left, right = _aligned(a.contiguous(), -1), _aligned(b.contiguous(), -1)
-    out = _product(left.t(), right, ends)[:, : shape[1], : shape[2]].contiguous()
+    out = _cut(_product(left.t(), right, ends), *shape)
     if out.device.type != "cpu":
         out.masked_fill_((ends.diff(prepend=ends.new_zeros(1)) == 0)[:, None, None], 0)
     return out
+
+
+grouped_linear = torch.library.custom_op("depthkit::grouped_linear", _multiply, mutates_args=())
+grouped_outer = torch.library.custom_op("depthkit::grouped_outer", _multiply_outer, mutates_args=())
 
 
 @grouped_linear.register_fake
@@ -87,21 +118,39 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> No
 def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
     x, weight, ends = ctx.saved_tensors
     need_x, need_weight, _ = ctx.needs_input_grad
-    dx = grouped_linear(grad, weight.transpose(1, 2), ends) if need_x else None
-    dweight = grouped_outer(grad, x, ends).to(weight.dtype) if need_weight else None
+    dx = linear(grad, weight.transpose(1, 2), ends) if need_x else None
+    dweight = outer(grad, x, ends).to(weight.dtype) if need_weight else None
     return dx, dweight, None
 
 
 def _outer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
     a, b, ends = ctx.saved_tensors
     need_a, need_b, _ = ctx.needs_input_grad
-    da = grouped_linear(b, grad, ends) if need_a else None
-    db = grouped_linear(a, grad.transpose(1, 2), ends) if need_b else None
+    da = linear(b, grad, ends) if need_a else None
+    db = linear(a, grad.transpose(1, 2), ends) if need_b else None
     return da, db, None
 
 
 grouped_linear.register_autograd(_linear_backward, setup_context=_save)
 grouped_outer.register_autograd(_outer_backward, setup_context=_save)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, ends)
+        return _multiply(x, weight, ends)
+
+    backward = staticmethod(_linear_backward)
+
+
+class _Outer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b, ends)
+        return _multiply_outer(a, b, ends)
+
+    backward = staticmethod(_outer_backward)
 
 
 @register_flop_formula(torch.ops.depthkit.grouped_linear)

@@ -2,16 +2,32 @@
 
 Shapes: B batch, T time, E experts, k experts a token. f is the share of choices an expert got, P the mean
 share of its score; the balance loss E sum_e f_e P_e is 1 when both are uniform.
+
+Ranks that share a batch: rank r has n_r of the n tokens that count, and its whole loss, cross-entropy and
+what is added to it, is weighted by w_r = n_r / n before gradients are summed over ranks. For sum_r w_r loss_r
+to be the loss of one process that has it all, a rank returns its part s_r / n of the sum over tokens,
+divided by w_r: that is s_r / n_r, the mean over its own tokens, and needs no n:
+
+    z-loss, entropy    s_r = sum of the tokens' values
+    scope `sequence`   s_r = sum_{b on r} n_b E sum_e f_be P_be        (no sequence is on two ranks)
+    scope `batch`      s_r = E sum_e f_e sum_{t on r} p_te             with f of all ranks: c_e / (k n)
+
+Only the last asks the other ranks: for the counts c and n, through which no gradient flows. A rank without
+tokens that count returns 0, with weight 0, and takes part. `load` is the rank's own count, to be summed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from depthkit.model.ffns.router import Routed
+
+Reduce = Callable[[Tensor], Tensor]
+"""The sum of a tensor over the ranks that share a batch; all of them call it, in the same order."""
 
 
 class Counted(NamedTuple):
@@ -20,12 +36,14 @@ class Counted(NamedTuple):
     mask: Tensor
     per_sequence: Tensor
     total: Tensor
+    reduce: Reduce | None = None
+    """None where one process has the whole batch; the three tensors are of this rank's part."""
 
 
-def count_tokens(ids: Tensor, counted: Tensor | None) -> Counted:
+def count_tokens(ids: Tensor, counted: Tensor | None, reduce: Reduce | None = None) -> Counted:
     """Count the tokens of `ids [B, T]`, all or those where `counted` holds (padding is left out)."""
     mask = torch.ones(ids.shape, device=ids.device) if counted is None else counted.float()
-    return Counted(mask, mask.sum(1), mask.sum().clamp(min=1)[None])
+    return Counted(mask, mask.sum(1), mask.sum().clamp(min=1)[None], reduce)
 
 
 def auxiliary(routed: Routed, counted: Counted, config: Any) -> dict[str, Tensor]:
@@ -60,10 +78,19 @@ def _by_sequence(chosen: Tensor, shares: Tensor, counted: Counted) -> Tensor:
 
 
 def _by_batch(chosen: Tensor, shares: Tensor, counted: Counted) -> Tensor:
-    """The loss over all tokens of the micro-batch together."""
-    f = chosen.sum((0, 1)) / counted.total
+    """The loss over all tokens of the micro-batch together, those of all ranks."""
+    f = _shares_of_choices(chosen.sum((0, 1)), counted)
     p = (shares * counted.mask[..., None]).sum((0, 1)) / counted.total
     return shares.shape[-1] * (f * p).sum()
+
+
+def _shares_of_choices(counts: Tensor, counted: Counted) -> Tensor:
+    """f `[E]`, of the batch that all ranks share, from this one's counts."""
+    if counted.reduce is None:
+        return counts / counted.total
+    # Not `total`, which is 1 for a rank without tokens that count.
+    both = counted.reduce(torch.cat([counts, counted.mask.sum()[None].to(counts)]))
+    return both[:-1] / both[-1:].clamp(min=1)
 
 
 SCOPES = {"sequence": _by_sequence, "batch": _by_batch}

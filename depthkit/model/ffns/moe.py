@@ -5,19 +5,23 @@ Shapes: B batch, T time, D width, E experts, k experts a token, F hidden width o
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from depthkit.kernels.experts import BACKENDS, backend
-from depthkit.model.ffns.balance import Counted, auxiliary, count_tokens
+from depthkit.kernels.experts.parallel import parallel, slice_of
+from depthkit.model.ffns.balance import Counted, Reduce, auxiliary, count_tokens
 from depthkit.model.ffns.router import Routed, Router, RouterBank, Visiting, route
 from depthkit.model.plan import Plan
 from depthkit.model.registries import FFNS
 from depthkit.model.roles import assign
 from depthkit.registry import Spec, unknown
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 @FFNS.register("moe")
@@ -33,6 +37,8 @@ class MixtureOfExperts(nn.Module):
     source = (
         "arXiv:1701.06538; dropless arXiv:2211.15841; sigmoid and loss-free bias arXiv:2412.19437, 2408.15664"
     )
+    reduce_over_ranks: Reduce | None = None
+    """Sums a tensor over the ranks that share a batch; None where one has it all."""
 
     class Config(Spec):
         """Settings of `moe`."""
@@ -58,7 +64,7 @@ class MixtureOfExperts(nn.Module):
         """Weight of the load-balancing loss, 1 when uniform; mean over layers and loops."""
         scope: Literal["sequence", "batch"] = "sequence"
         """Balance within every sequence, which does not depend on how a batch is split, or within the
-        micro-batch as published, which does."""
+        micro-batch of all ranks as published, which does."""
         z_loss: float = Field(0.001, ge=0)
         """Weight of the router's squared log-partition."""
         bias_rate: float = Field(0.0, ge=0)
@@ -154,7 +160,20 @@ class MixtureOfExperts(nn.Module):
 
     def prepare(self, ids: Tensor, counted: Tensor | None) -> Counted:
         """Which tokens count for balance and load, `[B, T]`."""
-        return count_tokens(ids, counted)
+        return count_tokens(ids, counted, self.reduce_over_ranks)
+
+    def expert_parameters(self) -> dict[str, nn.Parameter]:
+        """The stacked matrices by name, `[E, ...]`, of a rank's own experts once sharded."""
+        return {name: p for name, p in self.named_parameters(recurse=False) if p.dim() == 3}
+
+    def shard(self, group: ProcessGroup) -> None:
+        """Keep this rank's experts of `group`, and let tokens travel to the others; see `shard_experts`."""
+        assert self.up.shape[0] == self.config.num_experts, "sharded twice"
+        own = slice_of(self.config.num_experts, group.rank(), group.size())
+        for name, whole in self.expert_parameters().items():
+            part = whole.detach()[own].clone()
+            setattr(self, name, nn.Parameter(part, requires_grad=whole.requires_grad))
+        self.compute = parallel(self.compute, group)
 
     def forward(
         self, h: Tensor, ctx: Counted, bank: Visiting | None = None
@@ -174,3 +193,40 @@ class MixtureOfExperts(nn.Module):
         weight = self.router.weight if self.router is not None else visiting.weight
         assert weight is not None
         return route(h, weight, visiting, self.config)
+
+
+def shard_experts(model: nn.Module, group: ProcessGroup) -> None:
+    """Spread the experts of every layer over `group`, once their initial values are drawn.
+
+    Rank r keeps the slices `slice_of(E, r, P)` of gate, up and down, as parameters of the same names, roles
+    and rules; routers and shared experts stay whole. All ranks then run the same layers in the same order. A
+    rank's expert gradients are sums over the tokens of all ranks of `group`.
+
+    Raises:
+        ValueError: a layer whose experts cannot be divided; no layer is changed then.
+    """
+    layers = _layers(model)
+    for path, layer in layers.items():
+        try:
+            slice_of(layer.config.num_experts, group.rank(), group.size())
+        except ValueError as error:
+            raise ValueError(f"{path} ({_named(layer.config)}): {error}") from error
+    for layer in layers.values():
+        layer.shard(group)
+
+
+def expert_parameters(model: nn.Module) -> set[str]:
+    """Names of the parameters of `model` that `shard_experts` slices, by their first dimension."""
+    return {
+        f"{path}.{name}".lstrip(".")
+        for path, layer in _layers(model).items()
+        for name in layer.expert_parameters()
+    }
+
+
+def _layers(model: nn.Module) -> dict[str, MixtureOfExperts]:
+    return {path: module for path, module in model.named_modules() if isinstance(module, MixtureOfExperts)}
+
+
+def _named(config: Any) -> str:
+    return f"ffn: {{kind: {config.kind}, num_experts: {config.num_experts}, top_k: {config.top_k}}}"
