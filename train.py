@@ -1,6 +1,7 @@
 """Train what a config file describes: a run, or a ladder of runs.
 
     python train.py CONFIG [key=value ...] [--dry-run] [--resume] [--run-dir DIR]
+    torchrun --nproc-per-node=N train.py CONFIG [key=value ...]
     python train.py LADDER [key=value ...] [--dry-run] [--status] [--only PATTERN] [--retry] [--run-dir DIR]
 
 Exit codes: 0 done; 1 some rung of a ladder is not finished; 2 something to mend, said in one message; 130 and
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from depthkit import cli, config
+from depthkit.training.parallel.world import told_once, world
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,10 +27,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Load the config and let it act; options that only ladders have are refused elsewhere."""
-    document = config.load(arguments.config, arguments.overrides)
-    for name in ("only", "status", "retry"):
-        if getattr(arguments, name) and document.kind != "ladder":
-            raise ValueError(f"--{name} is for ladders; {arguments.config} is a {document.kind}")
+    with told_once():
+        document = config.load(arguments.config, arguments.overrides)
+        for name in ("only", "status", "retry"):
+            if getattr(arguments, name) and document.kind != "ladder":
+                raise ValueError(f"--{name} is for ladders; {arguments.config} is a {document.kind}")
+        if world().size > 1 and document.kind != "run":
+            raise ValueError(
+                f"{arguments.config} is a {document.kind}, which starts processes of its own: "
+                "use python train.py, not torchrun"
+            )
     return document.execute(arguments)
 
 

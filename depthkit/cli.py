@@ -19,7 +19,8 @@ def run(main: Callable[[], int | None]) -> int:
     except BrokenPipeError:
         return 0
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        if message := str(error):  # empty where another process has said it
+            print(f"error: {message}", file=sys.stderr)
         return 2
 
 

@@ -256,9 +256,15 @@ def to_yaml(config: Spec) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
+def identity(config: Spec) -> dict[str, Any]:
+    """The resolved config without what its class calls `incidental`: how results come about, not which."""
+    incidental: frozenset[str] = getattr(type(config), "incidental", frozenset())
+    return {key: value for key, value in to_dict(config).items() if key not in incidental}
+
+
 def fingerprint(config: Spec) -> str:
-    """Eight hex digits that depend on every resolved value and on nothing else."""
-    return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()[:8]
+    """Eight hex digits that depend on every resolved value of the identity and on nothing else."""
+    return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def json_schema() -> dict[str, Any]:

@@ -41,14 +41,19 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        for file in temporary.iterdir():
-            _sync(file)
-        _sync(temporary)
-        _swap(temporary, path)
-        _sync(path.parent)
+        put_in_place(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Force a finished folder and all in it onto the disk, and rename it to `path`, which it replaces."""
+    for file in temporary.rglob("*"):
+        _sync(file)
+    _sync(temporary)
+    _swap(temporary, path)
+    _sync(path.parent)
 
 
 def _swap(new: Path, path: Path) -> None:

@@ -15,7 +15,8 @@ from depthkit.training.trainer import Trainer
 def beginning(trainer: Trainer, run_dir: Path) -> str:
     """What is about to be trained, on what."""
     config, plan = trainer.config, trainer.model.plan
-    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    stored = trainer.parallel.stored
+    parameters = sum(stored(name, p).numel() for name, p in trainer.model.named_parameters())
     tokens = config.train.tokens_per_step(config.data.sequence_length)
     precision = "bf16 autocast" if trainer.autocast else "fp32"
     return (
@@ -23,7 +24,17 @@ def beginning(trainer: Trainer, run_dir: Path) -> str:
         f"init {config.model.init.kind}, embedding std {config.model.embedding_std}\n"
         f"steps {trainer.step} to {trainer.total} of {tokens:,} tokens on {device.name(trainer.device)}, "
         f"{precision}, {torch.get_num_threads()} CPU threads"
+        f"{_processes(trainer)}"
     )
+
+
+def _processes(trainer: Trainer) -> str:
+    """A line where several processes share the work, or were meant to."""
+    layout, asked = trainer.parallel.layout, trainer.config.parallel.data.kind
+    if layout.world > 1:
+        share = layout.share(trainer.config.train.batch_size)
+        return f"\n{layout}; {share} sequences of a micro-batch each"
+    return "" if asked in ("auto", "none") else f"\nparallel.data {asked}: one process has nothing to share"
 
 
 def ending(config: RunConfig, run_dir: Path, row: Row) -> str:

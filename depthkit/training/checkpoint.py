@@ -1,6 +1,7 @@
 """Checkpoints: written whole or not at all, verified by sha256 when read, never pickled.
 
 checkpoints/step_00000060/{model.safetensors, optim.safetensors, state.json, manifest.json}
+                          sharded runs have folders model/ and optim/ in place of the first two
 checkpoints/latest        the name of the newest one; moves only after that one is complete
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from depthkit import config as configs
 from depthkit import files
 from depthkit.config import DOCUMENTS, Component
 from depthkit.model import Transformer
-from depthkit.training import manifest, tensors
+from depthkit.training import contents, manifest, tensors
 from depthkit.training.run import RunConfig
 
 MODEL, OPTIM, STATE = "model.safetensors", "optim.safetensors", "state.json"
@@ -56,7 +58,7 @@ def load(path: str | Path, step: int | None = None) -> Loaded:
     state = read_state(folder)
     config = configs.validate(Component(DOCUMENTS, default="run"), state["config"], str(folder))
     model = Transformer(config.model, seed=0)
-    tensors.into_module(model, tensors.load(folder / MODEL))
+    tensors.into_module(model, contents.load(folder, MODEL))
     return Loaded(config, model.eval(), state["step"], folder, state["tokenizer"])
 
 
@@ -82,6 +84,29 @@ def save(
     set_latest(root, step)
     _prune(root, step, keep)
     return folder
+
+
+def begin(root: Path, step: int, parts: Iterable[str]) -> Path:
+    """An unfinished checkpoint under `root`, with an empty folder for every part; see `complete`."""
+    temporary = root / f".{_name(step)}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    for part in parts:
+        (temporary / part).mkdir(parents=True)
+    return temporary
+
+
+def complete(temporary: Path, root: Path, step: int, state: dict[str, Any], keep: int) -> None:
+    """Turn what `begin` gave, its parts written, into the checkpoint of `step`, as `save` does.
+
+    Raises:
+        OSError: it could not be written; what was there before is untouched.
+    """
+    files.write_json(temporary / STATE, {**state, "step": step})
+    found = sorted(path for path in temporary.rglob("*") if path.is_file())
+    manifest.write(temporary, [path.relative_to(temporary).as_posix() for path in found])
+    files.put_in_place(temporary, root / _name(step))
+    set_latest(root, step)
+    _prune(root, step, keep)
 
 
 def find(path: Path, step: int | None = None) -> Path:
@@ -143,17 +168,25 @@ def read_state(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: a file is missing or differs from the manifest.
     """
-    damage = manifest.damage(folder, CONTENTS)
+    damage = manifest.damage(folder, _required(folder))
     if damage is None:
         return json.loads((folder / STATE).read_text(encoding="utf-8"))
     root = folder.parent
-    others = [step for step in steps(root) if manifest.damage(root / _name(step), CONTENTS) is None]
+    places = {step: root / _name(step) for step in steps(root)}
+    others = [step for step, place in places.items() if manifest.damage(place, _required(place)) is None]
     if not others:
         raise CheckpointError(f"{damage}, and no other checkpoint of this run is intact")
     raise CheckpointError(
         f"{damage}. The checkpoint of step {others[-1]} is intact: continue from it with --resume-from "
         f"{others[-1]}, or load it with load({str(root.parent)!r}, step={others[-1]})"
     )
+
+
+def _required(folder: Path) -> Iterable[str]:
+    """The files of a checkpoint: of a sharded one, those that its manifest lists."""
+    listed = manifest.listed(folder)
+    shards = Path(MODEL).stem + "/"
+    return listed if any(name.startswith(shards) for name in listed) else CONTENTS
 
 
 def clean(root: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import psutil
 import torch
 
+from depthkit.training.parallel.world import world
+
 PEAK_BF16 = {
     "B200": 2250e12,
     "H200": 989e12,
@@ -29,7 +31,7 @@ PEAK_BF16 = {
 
 
 def choose(device: str) -> torch.device:
-    """The device a config asks for; `auto` takes a GPU when there is one.
+    """The device a config asks for; `auto` takes a GPU when there is one, under torchrun the process' own.
 
     Raises:
         ValueError: `cuda` without a usable GPU.
@@ -38,6 +40,14 @@ def choose(device: str) -> torch.device:
         raise ValueError("train.device: 'cuda', but PyTorch finds no GPU here; allowed: auto, cpu")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = world()
+    if device == "cuda" and place.size > 1:
+        if place.local_rank >= torch.cuda.device_count():
+            raise ValueError(
+                f"torchrun: process {place.local_rank} of this machine has no GPU; PyTorch finds "
+                f"{torch.cuda.device_count()}, so use at most as many processes a machine"
+            )
+        return torch.device(device, place.local_rank)
     return torch.device(device)
 
 

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from depthkit.data import Batch
 from depthkit.model import Transformer, Visit
+from depthkit.training.parallel.ranks import ALONE, Ranks
 from depthkit.training.step import forward
 
 
-def first_non_finite(model: Transformer, batch: Batch, step: int, autocast: bool) -> str:
+def first_non_finite(
+    model: Transformer, batch: Batch, step: int, autocast: bool, ranks: Ranks = ALONE
+) -> str:
     """Run one micro-batch again and say, in words, where the first non-finite value appears.
 
     Forward values are looked at in order of depth, then gradients in the order the backward pass reaches
-    them, which is from the last visit to the first. Gradients are cleared afterwards.
+    them, which is from the last visit to the first. Gradients are cleared afterwards. Every rank is given its
+    slice of the micro-batch; the first rank that finds something is believed by all.
     """
+    found = [words for words in ranks.gather(_own(model, batch, step, autocast, ranks)) if words]
+    return found[0] if found else "no visit of the first micro-batch when it is run again"
+
+
+def _own(model: Transformer, batch: Batch, step: int, autocast: bool, ranks: Ranks) -> str | None:
+    """Where in this rank's slice."""
     forwards: list[str] = []
     backwards: list[str] = []
 
@@ -28,14 +39,14 @@ def first_non_finite(model: Transformer, batch: Batch, step: int, autocast: bool
 
     output = forward(model, batch, step, autocast, observe)
     assert output.loss is not None
-    if forwards:
-        return f"{forwards[0]} (forward pass)"
-    if not _finite(output.loss):
-        return "the read-out after the last visit (forward pass)"
+    if not forwards and not _finite(output.loss):
+        forwards.append("the read-out after the last visit")
+    if ranks.largest(len(forwards)):  # then no rank goes on, since the backward pass takes all of them
+        return f"{forwards[0]} (forward pass)" if forwards else None
     output.loss.backward()
     found = backwards[0] if backwards else _parameter(model)
     model.zero_grad(set_to_none=True)
-    return f"{found} (backward pass)" if found else "no visit of the first micro-batch when it is run again"
+    return f"{found} (backward pass)" if found else None
 
 
 def _note(visit: Visit, gradient: Tensor, found: list[str]) -> None:
@@ -55,4 +66,5 @@ def _words(visit: Visit) -> str:
 
 
 def _finite(tensor: Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
+    own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return bool(torch.isfinite(own).all())

@@ -16,6 +16,8 @@ from depthkit.model.assemble import make_schedules
 from depthkit.model.gains import BRANCHES, SiteGains
 from depthkit.training import device
 from depthkit.training.memory import Memory, estimate
+from depthkit.training.parallel.layout import Layout
+from depthkit.training.parallel.world import world
 from depthkit.training.run import RunConfig
 
 SHOWN = 12
@@ -38,12 +40,16 @@ def dry_run(config: RunConfig, full: bool = False, console: Console | None = Non
     config, known = look_at_data(config)
     chosen = device.choose(config.train.device)
     counts = account(config.model, config.data.sequence_length)
-    memory = estimate(config, device.runs_bf16(config.train.precision, chosen))
+    layout = config.parallel.arranged(world().size)
+    memory = estimate(config, device.runs_bf16(config.train.precision, chosen), layout)
     console.print(plan_table(config.model, full))
     console.print(_pairs("parameters", parameter_rows(counts)))
     console.print(_pairs("FLOPs per token", flop_rows(counts)))
     console.print(_pairs("batches", batch_rows(config, known.get("train_tokens"))))
-    console.print(_pairs(f"memory on {device.name(chosen)}, estimated", memory_rows(config, memory)))
+    if layout.world > 1:
+        console.print(_pairs("processes", process_rows(config, layout)))
+    each = "" if layout.world == 1 else " of each process"
+    console.print(_pairs(f"memory on {device.name(chosen)}{each}, estimated", memory_rows(config, memory)))
     if not known:
         console.print(
             f"not fetched, so how many tokens there are is not known: {', '.join(remote(config.data))}"
@@ -118,6 +124,13 @@ def batch_rows(config: RunConfig, train_tokens: int | None) -> Iterable[tuple[st
     yield "tokens in all", f"{step * config.total_steps:,}"
     epochs = f"{step * config.total_steps / train_tokens:.2f}" if train_tokens else "not known"
     yield "epochs", epochs
+
+
+def process_rows(config: RunConfig, layout: Layout) -> Iterable[tuple[str, str]]:
+    """How processes share the work."""
+    share = layout.share(config.train.batch_size)
+    yield "mesh", str(layout)
+    yield "sequences of a micro-batch", f"{share} of {config.train.batch_size} a process"
 
 
 def memory_rows(config: RunConfig, memory: Memory) -> Iterable[tuple[str, str]]:

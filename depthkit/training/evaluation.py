@@ -11,6 +11,8 @@ from torch import Tensor
 
 from depthkit.data import Batch, Data
 from depthkit.model import Transformer
+from depthkit.training.parallel.ranks import ALONE, Ranks, summed
+from depthkit.training.parallel.shares import held_out_share
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,17 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: Transformer, data: Data, batch_size: int, max_tokens: int | None = None, autocast: bool = False
+    model: Transformer,
+    data: Data,
+    batch_size: int,
+    max_tokens: int | None = None,
+    autocast: bool = False,
+    ranks: Ranks = ALONE,
 ) -> Evaluation:
     """Mean loss over the held-out text or task, or over about `max_tokens` tokens spread evenly over it.
 
-    Each batch is run with the loop count it asks for. The model is left in the mode it was in.
+    Each batch is run with the loop count it asks for, its sequences divided among the ranks. The model is
+    left in the mode it was in.
     """
     training = model.training
     model.eval()
@@ -43,17 +51,19 @@ def evaluate(
     right, asked = Counter[int](), Counter[int]()
     for batch in data.validation(batch_size, max_tokens):
         tokens, num_bytes = tokens + batch.num_scored, num_bytes + batch.num_bytes
-        batch = batch.to(device)
+        if batch.loops is not None:
+            asked[batch.loops] += batch.num_scored
+        batch = held_out_share(batch, ranks).to(device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=autocast):
             losses = model.token_losses(batch.ids, batch.targets, batch.documents, loops=batch.loops)
             if batch.loops is not None:
                 right[batch.loops] += int(_right(model, batch).sum())
-                asked[batch.loops] += batch.num_scored
         nats += losses.double().sum()
     model.train(training)
-    total = nats.item()
+    total = ranks.sum(nats).item()
     bits = total / math.log(2) / num_bytes if num_bytes else None
-    accuracy = {str(hops): right[hops] / count for hops, count in asked.items()}
+    found = summed(ranks, [torch.tensor(right[hops]) for hops in asked])
+    accuracy = {str(hops): int(count) / asked[hops] for hops, count in zip(asked, found, strict=True)}
     return Evaluation(total / tokens, bits, tokens, accuracy or None)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from depthkit.data import Batch, open_data
 from depthkit.training import device
 from depthkit.training.checkpoint import Loaded
+from depthkit.training.parallel.ranks import ALONE, Ranks
 from depthkit.utilization import Report, Sequences, Subject, evaluate
 from depthkit.utilization.evaluation import NO_TASKS
 from depthkit.utilization.options import EvalOptions
@@ -56,8 +57,12 @@ def examine(
     options: EvalOptions,
     progress: Callable[[float, float], None] = lambda done, total: None,
     tasks: Mapping[str, Items] = NO_TASKS,
+    ranks: Ranks = ALONE,
 ) -> Report:
-    """Evaluate one checkpoint on `sequences`; `progress` gets (layer evaluations done, in all)."""
+    """Evaluate one checkpoint on `sequences`, which `ranks` share.
+
+    `progress` gets (layer evaluations done, in all).
+    """
     model = loaded.model.to(device.choose(options.device))
     return evaluate(
         Subject(model, name=loaded.path.resolve().parents[1].name),
@@ -68,6 +73,7 @@ def examine(
         replay=options.replay,
         null=options.nulls,
         tasks=tasks,
+        ranks=ranks,
         info={"path": str(loaded.path), "step": loaded.step, "tokenizer": loaded.tokenizer},
         progress=progress,
     )

@@ -34,7 +34,7 @@ class RunFolder:
         """
         if not self.config.exists():
             return
-        changes = differences(self._held(type(config)), configs.to_dict(config))
+        changes = differences(self._held(type(config)), configs.identity(config))
         if changes:
             listed = "\n  ".join(changes)
             raise ValueError(
@@ -50,7 +50,7 @@ class RunFolder:
         """The folder's config, with defaults for settings that came after it was written."""
         raw = yaml.safe_load(self.config.read_text(encoding="utf-8"))
         try:
-            return configs.to_dict(configs.validate(schema, raw, str(self.config)))
+            return configs.identity(configs.validate(schema, raw, str(self.config)))
         except configs.ConfigError:  # another kind of document, or settings that are gone
             return raw
 

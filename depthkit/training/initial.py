@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 from depthkit.model import Transformer
-from depthkit.training import checkpoint, saving, tensors
+from depthkit.training import checkpoint, contents, saving, tensors
 from depthkit.training.settings import InitFrom
 
 SHOWN = 3
@@ -30,7 +30,7 @@ def load(model: Transformer, config: InitFrom, tokenizer: str) -> None:
     except checkpoint.CheckpointError as error:
         raise ValueError(f"train.init_from: {error}") from None
     saving.check_tokenizer(checkpoint.read_state(folder)["tokenizer"], tokenizer, folder)
-    found, wanted = tensors.load(folder / checkpoint.MODEL), tensors.of_module(model)
+    found, wanted = contents.load(folder, checkpoint.MODEL), tensors.of_module(model)
     for name in sorted(found.keys() & wanted.keys()):
         if found[name].shape != wanted[name].shape:
             raise ValueError(

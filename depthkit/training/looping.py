@@ -97,6 +97,6 @@ def loop_counts(
     return counts or None
 
 
-def noise(seed: int, step: int, micro: int) -> Noise:
-    """Noise of one micro-batch."""
-    return Noise(stream_seed(seed, "noise", step, micro))
+def noise(seed: int, step: int, micro: int, rows: tuple[int, int] | None = None) -> Noise:
+    """Noise of one micro-batch, or of some of its `rows` (the first one, how many there are in all)."""
+    return Noise(stream_seed(seed, "noise", step, micro), rows=rows)

@@ -24,6 +24,14 @@ def write(folder: Path, names: Iterable[str]) -> None:
     files.write_json(folder / NAME, {"files": digests})
 
 
+def listed(folder: Path) -> list[str]:
+    """The files that the manifest of `folder` names; none where it cannot be read."""
+    try:
+        return list(json.loads((folder / NAME).read_text(encoding="utf-8"))["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
 def damage(folder: Path, names: Iterable[str]) -> str | None:
     """What is wrong with the named files of `folder`, in words; None when all are as they were written."""
     try:

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from depthkit.data import Batch
 from depthkit.model import ModelConfig, SegmentConfig, Transformer, account
+from depthkit.training.parallel.layout import ONE, Layout
 from depthkit.training.run import RunConfig
 from depthkit.training.step import forward
 
@@ -35,14 +36,18 @@ class Memory:
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
-def estimate(config: RunConfig, bf16: bool) -> Memory:
+def estimate(config: RunConfig, bf16: bool, layout: Layout = ONE) -> Memory:
     """Memory of a training step; `model.vocab_size` must be filled in.
 
     Activations are what PyTorch says it would save, on tensors without storage: of the model with each
     segment laid out once, and what a second layout of each segment adds, times how often it is there (loops
-    without gradient keep nothing). Activation checkpointing, which keeps less, is not counted.
+    without gradient keep nothing). Activation checkpointing, which keeps less, is not counted. Of several
+    processes each has its sequences, and its shards; the layer that is whole for a moment is not counted, nor
+    is that experts are spread.
     """
-    weights = BYTES * account(config.model, config.data.sequence_length).stored
+    batch = layout.share(config.train.batch_size)
+    config = config.model_copy(update={"train": config.train.model_copy(update={"batch_size": batch})})
+    weights = BYTES * account(config.model, config.data.sequence_length).stored // layout.shard
     once = {segment.name: 1 for segment in config.model.segments}
     base = _saved_bytes(config, once, bf16)
     plan = config.model.plan()

@@ -30,17 +30,19 @@ def parameter_groups(model: Transformer) -> list[dict[str, Any]]:
 
     Returns:
         Groups with `params`, `lr_multiplier`, `eps_multiplier`, `decay_multiplier` (0 outside matrices) and
-        `conditional`: whether a step may leave layers out.
+        `conditional`: whether a step may leave layers out, and `sharded`: whether a rank has only a part.
     """
     conditional = any(not s.shared and s.longest_loops > 1 for s in model.config.segments)
-    groups: dict[tuple[float, float, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, float, float, Any], list[nn.Parameter]] = {}
     seen: set[int] = set()
     for info in model.named_roles():
         if id(info.parameter) in seen or not info.parameter.requires_grad:
             continue
         seen.add(id(info.parameter))
         decay = info.rule.weight_decay if info.role in MATRICES else 0.0
-        groups.setdefault((info.rule.lr, info.rule.eps, decay), []).append(info.parameter)
+        # Kernels over many tensors want all of them to be laid out over the same ranks.
+        mesh = getattr(info.parameter, "device_mesh", getattr(info.parameter, "expert_mesh", None))
+        groups.setdefault((info.rule.lr, info.rule.eps, decay, mesh), []).append(info.parameter)
     return [
         {
             "params": params,
@@ -48,8 +50,9 @@ def parameter_groups(model: Transformer) -> list[dict[str, Any]]:
             "eps_multiplier": eps,
             "decay_multiplier": decay,
             "conditional": conditional,
+            "sharded": mesh is not None,
         }
-        for (lr, eps, decay), params in groups.items()
+        for (lr, eps, decay, mesh), params in groups.items()
     ]
 
 

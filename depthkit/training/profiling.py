@@ -29,10 +29,12 @@ Around = Callable[[], contextlib.AbstractContextManager[None]]
 def around_steps(trainer: Trainer, folder: RunFolder, say: Callable[[str], None]) -> Iterator[Around]:
     """For a whole run: gives the context for each of its steps, which is empty unless `train.profile` is on.
 
+    Of several processes the first one is profiled.
+
     A run that ends before `NEEDED` steps, or has fewer left when it is resumed, leaves no profile and says
     so.
     """
-    if not trainer.config.train.profile:
+    if not (trainer.config.train.profile and trainer.ranks.is_first):
         yield contextlib.nullcontext
         return
     profiler = StepProfiler(trainer, folder, say)

@@ -6,7 +6,7 @@ import argparse
 import signal
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,8 @@ from depthkit.config import DOCUMENTS
 from depthkit.data import DataConfig, open_data
 from depthkit.model import ModelConfig
 from depthkit.registry import Spec
+from depthkit.training.parallel.layout import ParallelConfig, check_experts
+from depthkit.training.parallel.world import world
 from depthkit.training.settings import TrainConfig
 
 
@@ -33,6 +35,10 @@ class Run:
         """The text."""
         train: TrainConfig
         """The training."""
+        parallel: ParallelConfig = Field(default_factory=lambda: ParallelConfig.model_validate({}))
+        """How the work is shared among processes."""
+        incidental: ClassVar[frozenset[str]] = frozenset({"parallel"})
+        """Sections that are no part of what a run is: it may go on among another number of processes."""
 
         @model_validator(mode="after")
         def _phases_fit(self) -> Run.Config:
@@ -49,6 +55,11 @@ class Run:
                     self.model.plan(count)
                 except ValueError as error:
                     raise ValueError(f"data.corpus {self.data.corpus.kind}: {error}") from None
+            return self
+
+        @model_validator(mode="after")
+        def _experts_can_be_spread(self) -> Run.Config:
+            check_experts(self.parallel.expert, self.model)
             return self
 
         @property
@@ -85,14 +96,19 @@ class Run:
 
             0: finished, or nothing was left to do. 130, 143: stopped by Ctrl-C, SIGTERM, after a checkpoint.
             """
-            for sentence in self.advice():
-                warnings.warn(sentence, stacklevel=1)
+            place = world()
+            if place.is_first:
+                for sentence in self.advice():
+                    warnings.warn(sentence, stacklevel=1)
             if arguments.dry_run:
                 from depthkit.training.dry_run import dry_run
 
-                dry_run(self, full=arguments.full)
+                if place.is_first:
+                    dry_run(self, full=arguments.full)
                 return 0
             resume = arguments.resume if arguments.resume_from is None else arguments.resume_from
+            if place.restarts:  # a process has died, and torchrun has started all of them again
+                resume = True
             folder = arguments.run_dir or default_folder(self, arguments.config)
             stopped = train(self, folder, resume)["stopped"]
             return 128 + signal.Signals[stopped] if stopped else 0
@@ -122,7 +138,7 @@ def default_folder(config: Spec, source: Path) -> Path:
 def train(
     config: RunConfig, run_dir: Path, resume: bool | int = False, quiet: bool = False
 ) -> dict[str, Any]:
-    """Train one run in this process.
+    """Train one run in this process, together with those that torchrun has started with it.
 
     Args:
         config: the run.

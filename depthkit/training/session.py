@@ -14,31 +14,54 @@ from depthkit.model import Transformer
 from depthkit.model.init import stream_seed
 from depthkit.training import announce, checkpoint, device, initial, metrics, saving
 from depthkit.training.folder import RunFolder
+from depthkit.training.parallel.base import Parallel
+from depthkit.training.parallel.choose import choose
+from depthkit.training.parallel.launch import joined
+from depthkit.training.parallel.quiet import QuietRecorder
+from depthkit.training.parallel.world import told_once
 from depthkit.training.progress import ProgressLine
 from depthkit.training.recorder import Recorder
 from depthkit.training.run import RunConfig
 from depthkit.training.stopping import StopRequest
 from depthkit.training.trainer import Trainer
 
+Start = tuple[Path, dict[str, Any]] | None
+"""A checkpoint and its state."""
+
 
 def run_session(config: RunConfig, run_dir: Path, resume: bool | int, quiet: bool) -> dict[str, Any]:
     """See `depthkit.training.run.train`."""
-    console = Console(quiet=quiet, highlight=False, soft_wrap=True, markup=False)
-    folder = RunFolder(run_dir)
-    folder.claim(config, resume is not False)
-    end = folder.end()
+    with told_once():
+        chosen = device.choose(config.train.device)
+    with joined(chosen) as ranks:
+        parallel = choose(config, ranks)
+        console = Console(quiet=quiet or not ranks.is_first, highlight=False, soft_wrap=True, markup=False)
+        return _session(config, RunFolder(run_dir), resume, parallel, console)
+
+
+def _session(
+    config: RunConfig, folder: RunFolder, resume: bool | int, parallel: Parallel, console: Console
+) -> dict[str, Any]:
+    """Find out what there is to do, and do it."""
+    end, start = parallel.ranks.first(lambda: _standing(config, folder, resume))
     if resume is True and end is not None:
-        console.print(f"{run_dir} is finished")
+        console.print(f"{folder.path} is finished")
         return _conclude(console, config, folder, end, 0.0)
     gpus = list(range(torch.cuda.device_count()))
-    start = _find_start(folder, resume)
     threads = config.train.threads or (start[1]["threads"] if start else None)
     with StopRequest() as stop, torch.random.fork_rng(gpus), device.threads(threads):
-        trainer = _make_trainer(config, start)
+        trainer = _make_trainer(config, start, parallel)
         return _run(config, trainer, folder, stop, console)
 
 
-def _find_start(folder: RunFolder, resume: bool | int) -> tuple[Path, dict[str, Any]] | None:
+def _standing(config: RunConfig, folder: RunFolder, resume: bool | int) -> tuple[metrics.Row | None, Start]:
+    """Claim the folder; how the run ended, if it has, and where to continue from otherwise."""
+    folder.claim(config, resume is not False)
+    end = folder.end()
+    return end, None if resume is True and end is not None else _find_start(folder, resume)
+
+
+def _find_start(folder: RunFolder, resume: bool | int) -> Start:
     """The verified checkpoint to continue from and its state; None starts from nothing."""
     fresh = resume is False or (resume is True and not checkpoint.steps(folder.checkpoints))
     if fresh:
@@ -47,11 +70,12 @@ def _find_start(folder: RunFolder, resume: bool | int) -> tuple[Path, dict[str, 
     return path, checkpoint.read_state(path)
 
 
-def _make_trainer(config: RunConfig, start: tuple[Path, dict[str, Any]] | None) -> Trainer:
+def _make_trainer(config: RunConfig, start: Start, parallel: Parallel) -> Trainer:
     """Data, then model and optimiser, at their beginning or where the checkpoint left them."""
     chosen = device.choose(config.train.device)
     torch.manual_seed(stream_seed(config.seed, "global"))
-    data = open_data(config.data, config.seed)
+    # The first rank fills caches.
+    data = parallel.ranks.first_then_all(lambda: open_data(config.data, config.seed))
     if start is not None:
         saving.check_tokenizer(start[1]["tokenizer"], data.tokenizer.fingerprint, start[0])
     full = config.with_vocabulary(data.tokenizer.vocab_size)
@@ -60,7 +84,7 @@ def _make_trainer(config: RunConfig, start: tuple[Path, dict[str, Any]] | None) 
         initial.load(model, config.train.init_from, data.tokenizer.fingerprint)
     if config.train.compile:
         model.compile_blocks()
-    trainer = Trainer(full, model, data)
+    trainer = Trainer(full, model, data, parallel)
     if start is not None:
         saving.restore(trainer, *start)
     return trainer
@@ -71,25 +95,35 @@ def _run(
 ) -> dict[str, Any]:
     """Fill the run folder, train, and conclude."""
     began = time.monotonic()
-    with folder.writing("the run folder"):
-        folder.clean()
-        facts = {"device": device.name(trainer.device), "threads": torch.get_num_threads()}
-        folder.describe(config, trainer.model.plan, facts)
-        if trainer.step and checkpoint.latest(folder.checkpoints) != trainer.step:
-            checkpoint.set_latest(folder.checkpoints, trainer.step)
-    recorder = Recorder(folder, trainer.step)
+    facts = {"device": device.name(trainer.device), "threads": torch.get_num_threads()}
+    ranks = trainer.ranks
+    ranks.first(lambda: _fill(config, trainer, folder, facts))
+    recorder = Recorder(folder, trainer.step) if ranks.is_first else QuietRecorder(folder)
     try:
         recorder.event("resume" if trainer.step else "start", trainer.step, **facts)
         console.print(announce.beginning(trainer, folder.path))
         with ProgressLine(trainer.total, trainer.step, console) as progress:
             trainer.fit(recorder, progress, stop)
-        row = _last_row(trainer, folder, recorder, stop)
+        row = ranks.first(lambda: _last_row(trainer, folder, recorder, stop))
     finally:
+        trainer.parallel.close()
         recorder.close()
     return _conclude(console, config, folder, row, time.monotonic() - began)
 
 
-def _last_row(trainer: Trainer, folder: RunFolder, recorder: Recorder, stop: StopRequest) -> metrics.Row:
+def _fill(config: RunConfig, trainer: Trainer, folder: RunFolder, facts: dict[str, Any]) -> None:
+    """Make the run folder tell about this run, and about nothing past the step it starts from."""
+    with folder.writing("the run folder"):
+        folder.clean()
+        layout = {"parallel": trainer.parallel.layout.facts()}
+        folder.describe(config, trainer.model.plan, facts | layout)
+        if trainer.step and checkpoint.latest(folder.checkpoints) != trainer.step:
+            checkpoint.set_latest(folder.checkpoints, trainer.step)
+
+
+def _last_row(
+    trainer: Trainer, folder: RunFolder, recorder: Recorder | QuietRecorder, stop: StopRequest
+) -> metrics.Row:
     """Write and return the row that says how the run ended."""
     if trainer.step < trainer.total:
         assert stop.signal is not None

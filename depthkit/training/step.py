@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,10 @@ from depthkit.model.walk import Observe
 from depthkit.training import optim
 from depthkit.training.expert_telemetry import ExpertTelemetry
 from depthkit.training.looping import loop_counts, noise
+from depthkit.training.parallel.base import Parallel, device_of, one_process
+from depthkit.training.parallel.norms import scale
+from depthkit.training.parallel.ranks import Ranks, summed
+from depthkit.training.parallel.shares import Share, share
 from depthkit.training.telemetry import DepthTelemetry
 
 CLIP_EPS = 1e-6
@@ -51,6 +56,7 @@ class Stepper:
         autocast: run matrix products in bf16.
         seed: of the run, for loop counts and initial states that are drawn.
         scale: step -> factor on loop counts (a curriculum).
+        parallel: how the work is shared among processes, of which this is one.
     """
 
     def __init__(
@@ -61,8 +67,12 @@ class Stepper:
         autocast: bool,
         seed: int = 0,
         scale: Callable[[int], float] = lambda step: 1.0,
+        parallel: Parallel | None = None,
     ):
         self.model = model
+        self.parallel = parallel or one_process()
+        self.ranks = self.parallel.ranks
+        self._run = self.parallel.wrap(model)
         self.seed, self.scale = seed, scale
         self.optimizer = optimizer
         self.clip = clip
@@ -73,10 +83,12 @@ class Stepper:
     ) -> StepResult:
         """One step over `batches`, each weighted by its share of the scored tokens.
 
+        Every rank is given all sequences and takes its slice; what is returned is the same on all of them.
+
         A non-finite loss or gradient leaves weights and optimiser as they were; see `StepResult.finite`.
 
         Args:
-            batches: micro-batches on the model's device.
+            batches: micro-batches.
             step: number of this step, from 1.
             telemetry: measures the first micro-batch with scored tokens.
         """
@@ -84,55 +96,59 @@ class Stepper:
             self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         loads: dict[Key, Tensor] = {}
-        loss, objective, scored = self._accumulate(batches, step, telemetry, loads)
+        shares = [share(batch, self.ranks, device_of(self.model)) for batch in batches]
+        loss, objective, scored = self._accumulate(shares, step, telemetry, loads)
         if telemetry is not None:
-            telemetry.measure_gradients(self.model)
+            telemetry.measure_gradients(self.model, self.parallel.norm)
         norm = self._clip()
         result = StepResult(float(loss), float(objective), float(norm), scored)
         if result.finite:
             self.optimizer.step()
-            self.model.after_step(loads)
+            self.model.after_step(all_loads(loads, self.ranks))
         return result
 
     def _accumulate(
         self,
-        batches: Sequence[Batch],
+        shares: Sequence[Share],
         step: int,
         telemetry: DepthTelemetry | None,
         loads: dict[Key, Tensor],
     ) -> tuple[Tensor, Tensor, int]:
-        counts = [batch.num_scored for batch in batches]
-        total = sum(counts)
+        total = sum(part.scored for part in shares)
+        scored = [micro for micro, part in enumerate(shares) if part.scored]
         sums = torch.zeros(2, dtype=torch.float64)
-        for micro, (batch, count) in enumerate(zip(batches, counts, strict=True)):
-            if count == 0:
-                continue
-            weight = count / total
-            observe = telemetry.watch(weight) if telemetry is not None else None
-            output = self._forward(batch, step, micro, observe)
-            assert output.loss is not None
-            assert output.cross_entropy is not None
-            (output.loss * weight).backward()
+        for micro in scored:
+            part = shares[micro]
+            # A rank without scored tokens takes part with weight 0, or the others would wait for it.
+            weight, ranks = part.own / total, self.ranks.size
+            whole = part.scored / total
+            observe = telemetry.watch(ranks * whole, self.ranks) if telemetry is not None else None
+            with self.parallel.meeting(last=micro == scored[-1]):
+                output = self._forward(part, step, micro, observe)
+                assert output.loss is not None
+                assert output.cross_entropy is not None
+                # Gradients are averaged over ranks, and are to be the sum.
+                (output.loss * (weight * ranks)).backward()
             sums += weight * torch.stack([output.cross_entropy, output.loss]).detach().double().cpu()
             add_loads(loads, output)
             if telemetry is not None:
-                telemetry.experts = ExpertTelemetry.of(output, batch.targets != IGNORE)
+                telemetry.experts = ExpertTelemetry.of(output, part.batch.targets != IGNORE, self.ranks)
             telemetry = None
-        return sums[0], sums[1], total
+        loss, objective = self.ranks.sum(sums)
+        return loss, objective, total
 
-    def _forward(self, batch: Batch, step: int, micro: int, observe: Observe | None) -> Output:
+    def _forward(self, part: Share, step: int, micro: int, observe: Observe | None) -> Output:
         drawn = loop_counts(self.model.config, self.seed, step, micro, self.scale(step))
-        loops = drawn if batch.loops is None else batch.loops
-        return forward(
-            self.model, batch, step, self.autocast, observe, loops=loops, noise=noise(self.seed, step, micro)
-        )
+        loops = drawn if part.batch.loops is None else part.batch.loops
+        random = noise(self.seed, step, micro, part.rows)
+        return forward(self._run, part.batch, step, self.autocast, observe, loops=loops, noise=random)
 
     def _clip(self) -> Tensor:
         gradients = optim.gradients(self.optimizer)
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = self.parallel.norm(gradients)
         if self.clip is not None:
             factor = torch.clamp(self.clip / (norm + CLIP_EPS), max=1.0)
-            torch._foreach_mul_(list(gradients), factor)
+            scale(gradients, factor)
         return norm
 
 
@@ -144,8 +160,13 @@ def add_loads(loads: dict[Key, Tensor], output: Output) -> None:
             loads[visit.key] = loads[visit.key] + load if visit.key in loads else load
 
 
+def all_loads(loads: dict[Key, Tensor], ranks: Ranks) -> dict[Key, Tensor]:
+    """The loads of all ranks together; every rank has made the same visits."""
+    return dict(zip(loads, summed(ranks, list(loads.values())), strict=True))
+
+
 def forward(
-    model: Transformer,
+    model: Callable[..., Any],
     batch: Batch,
     step: int,
     autocast: bool,
@@ -155,7 +176,7 @@ def forward(
 ) -> Output:
     """The model's output on one micro-batch, under bf16 autocast if asked for."""
     with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=autocast):
-        return model(
+        output: Output = model(
             batch.ids,
             batch.targets,
             batch.documents,
@@ -164,3 +185,4 @@ def forward(
             loops=loops,
             noise=noise,
         )
+    return output

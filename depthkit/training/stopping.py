@@ -7,6 +7,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from depthkit.training.parallel.ranks import Ranks
+
 
 class StopRequest:
     """Within the block the first SIGINT or SIGTERM sets `signal`; a second one acts as it always does.
@@ -26,6 +28,13 @@ class StopRequest:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._restore()
+
+    def asked(self, ranks: Ranks) -> bool:
+        """Whether any rank has been asked to stop; all ranks ask together and get the same answer."""
+        number = ranks.largest(self.signal or 0)
+        if number:
+            self.signal = signal.Signals(number)
+        return number > 0
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         self.signal = signal.Signals(number)

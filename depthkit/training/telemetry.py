@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from torch import Tensor
 from depthkit.model import Transformer, Visit
 from depthkit.model.transformer import Observe
 from depthkit.training.expert_telemetry import ExpertTelemetry
+from depthkit.training.parallel.norms import total_norm
+from depthkit.training.parallel.ranks import ALONE, Ranks
 
 SAMPLE = 256
 """Tokens of a micro-batch whose states are measured."""
@@ -38,14 +40,19 @@ class DepthTelemetry:
 
     def __init__(self, sample: int = SAMPLE):
         self.sample = sample
+        self._ranks = ALONE
         self._states: list[tuple[Tensor, Tensor]] = []
         self._stream_norms: dict[int, Tensor] = {}
         self._layer_norms: list[Tensor] = []
         self.experts: ExpertTelemetry | None = None
         """What the routers did in the same micro-batch, where there are any."""
 
-    def watch(self, weight: float) -> Observe:
-        """An `observe` for one forward whose loss will be scaled by `weight`, which is taken out again."""
+    def watch(self, weight: float, ranks: Ranks = ALONE) -> Observe:
+        """An `observe` for one forward whose loss will be scaled by `weight`, which is taken out again.
+
+        With several ranks each sees its slice of the sequences; `row` puts together what they saw.
+        """
+        self._ranks = ranks
 
         def observe(visit: Visit, before: Tensor, after: Tensor) -> None:
             self._states.append((self._sampled(before), self._sampled(after)))
@@ -55,21 +62,23 @@ class DepthTelemetry:
         return observe
 
     def _sampled(self, stream: Tensor) -> Tensor:
-        tokens = stream.detach().flatten(0, 1)
-        return tokens[:: math.ceil(len(tokens) / self.sample)].float()
+        tokens, ranks = stream.detach().flatten(0, 1), self._ranks
+        stride = math.ceil(len(tokens) * ranks.size / self.sample)
+        # The tokens that one process would take, as far as they are here.
+        return tokens[-ranks.rank * len(tokens) % stride :: stride].float()
 
     def _keep(self, index: int, gradient: Tensor, weight: float) -> None:
         self._stream_norms[index] = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32) / weight
 
-    def measure_gradients(self, model: Transformer) -> None:
+    def measure_gradients(
+        self, model: Transformer, norm: Callable[[Sequence[Tensor]], Tensor] = total_norm
+    ) -> None:
         """Read every stored layer's parameter gradient norm; call before gradients are clipped or cleared."""
         gradients: dict[int, list[Tensor]] = defaultdict(list)
         for name, parameter in model.layers.named_parameters():
             if parameter.grad is not None:
                 gradients[int(name.partition(".")[0])].append(parameter.grad)
-        self._layer_norms = [
-            torch.nn.utils.get_total_norm(gradients[layer]) for layer in range(len(model.layers))
-        ]
+        self._layer_norms = [norm(gradients[layer]) for layer in range(len(model.layers))]
 
     def row(self) -> dict[str, list[float | None]]:
         """Lists by quantity.
@@ -79,13 +88,33 @@ class DepthTelemetry:
         radians (mean over tokens); `stream_grad_norm`, of the micro-batch's loss with respect to the stream
         after the visit. Per stored layer: `layer_grad_norm`, of the step's loss, before clipping.
         """
-        values = torch.cat([_measure(chunk) for chunk in _chunks(self._states)]).T.tolist()
-        norms = [self._stream_norms.get(visit) for visit in range(len(self._states))]
+        means = torch.cat([_measure(chunk) for chunk in _chunks(self._states)])
+        values = self._over_ranks(means).T.tolist()
+        norms = self._all_stream_norms()
         return {
             **dict(zip(PER_VISIT, [_rounded(row) for row in values], strict=False)),
-            "stream_grad_norm": _rounded(None if norm is None else float(norm) for norm in norms),
+            "stream_grad_norm": _rounded(norms.get(visit) for visit in range(len(self._states))),
             "layer_grad_norm": _rounded(float(norm) for norm in self._layer_norms),
         }
+
+    def _over_ranks(self, means: Tensor) -> Tensor:
+        """Means over the tokens of all ranks, of those over this rank's."""
+        if self._ranks.size == 1:
+            return means
+        count = len(self._states[0][0])
+        own = means.double() * count if count else means.new_zeros(means.shape, dtype=torch.float64)
+        held = torch.cat([own, own.new_full((1, 3), count)])
+        sums = self._ranks.sum(held)
+        return sums[:-1] / sums[-1]
+
+    def _all_stream_norms(self) -> dict[int, float]:
+        """Norm of the gradient at every visit that has one: over the sequences of all ranks."""
+        own = {visit: float(norm) for visit, norm in self._stream_norms.items()}
+        if self._ranks.size == 1:
+            return own
+        visits = sorted(own)
+        squares = torch.tensor([own[visit] ** 2 for visit in visits], dtype=torch.float64)
+        return dict(zip(visits, self._ranks.sum(squares).sqrt().tolist(), strict=True))
 
 
 def _chunks(states: list[tuple[Tensor, Tensor]]) -> Iterable[tuple[Tensor, Tensor]]:

@@ -12,6 +12,9 @@ from depthkit.data import Batch, Data
 from depthkit.model import Transformer, account
 from depthkit.training import device, diagnosis, metrics, optim, profiling, saving
 from depthkit.training.evaluation import evaluate
+from depthkit.training.parallel.base import Parallel, one_process
+from depthkit.training.parallel.quiet import QuietRecorder
+from depthkit.training.parallel.shares import share
 from depthkit.training.progress import ProgressLine
 from depthkit.training.recorder import Recorder
 from depthkit.training.run import RunConfig
@@ -31,16 +34,21 @@ class Trainer:
         config: the run, with `model.vocab_size` filled in.
         model: on its device.
         data: batches.
+        parallel: how the work is shared among processes, of which this is one.
     """
 
-    def __init__(self, config: RunConfig, model: Transformer, data: Data):
+    def __init__(self, config: RunConfig, model: Transformer, data: Data, parallel: Parallel | None = None):
         self.config, self.model, self.data = config, model, data
+        self.parallel = parallel or one_process()
+        self.ranks = self.parallel.ranks
         self.step = self.tokens = self.bad_steps = 0
         self.last_loss: float | None = None
         train = config.train
         length = config.data.sequence_length
         self.total = train.total_steps(length)
         self.schedule = train.schedule.component(train.schedule, self.total)
+        model.checkpointing = train.activation_checkpointing.component(train.activation_checkpointing)
+        self.parallel.shard(model)
         maker = train.optimizer.component(train.optimizer)
         self.optimizer: torch.optim.Optimizer = maker.build(optim.parameter_groups(model), train.lr)
         self.device = next(model.parameters()).device
@@ -53,14 +61,14 @@ class Trainer:
             self.autocast,
             seed=config.seed,
             scale=lambda step: curriculum(step / self.total),
+            parallel=self.parallel,
         )
-        model.checkpointing = train.activation_checkpointing.component(train.activation_checkpointing)
         self._flops = account(config.model, length).train_flops_per_token
         self._peak = device.peak_flops(self.device, self.autocast)
         self.position: dict[str, Any] | None = None
         """Where the data stood in the checkpoint that was restored."""
 
-    def fit(self, recorder: Recorder, progress: ProgressLine, stop: StopRequest) -> None:
+    def fit(self, recorder: Recorder | QuietRecorder, progress: ProgressLine, stop: StopRequest) -> None:
         """Train to the end, or until `stop` is asked for; the last step is checkpointed either way.
 
         Raises:
@@ -72,7 +80,7 @@ class Trainer:
         batches = self.data.train(train.batch_size, start=number, state=self.position)
         saved = self.step if self.step else None
         with profiling.around_steps(self, recorder.folder, progress.say) as around:
-            while self.step < self.total and stop.signal is None:
+            while self.step < self.total and not stop.asked(self.ranks):
                 with around():
                     self._advance(batches, recorder, progress)
                 if self._due(train.checkpoint_every):
@@ -80,13 +88,16 @@ class Trainer:
                     saved = self.step
         if saved != self.step:
             saving.save(self, recorder)
+        saving.finish(self, recorder)
 
     def _due(self, every: int | None) -> bool:
         return every is not None and self.step % every == 0
 
-    def _advance(self, batches: Iterator[Batch], recorder: Recorder, progress: ProgressLine) -> None:
+    def _advance(
+        self, batches: Iterator[Batch], recorder: Recorder | QuietRecorder, progress: ProgressLine
+    ) -> None:
         began = time.perf_counter()
-        micro = [next(batches).to(self.device) for _ in range(self.config.train.accumulation)]
+        micro = [next(batches) for _ in range(self.config.train.accumulation)]
         lr = self.config.train.lr * self.schedule(self.step + 1)
         optim.set_lr(self.optimizer, lr)
         self.step += 1
@@ -104,7 +115,9 @@ class Trainer:
         if self.step == self.total or self._due(self.config.train.eval_every):
             self._validate(recorder, progress)
 
-    def _record(self, result: StepResult, lr: float, seconds: float, recorder: Recorder) -> metrics.Row:
+    def _record(
+        self, result: StepResult, lr: float, seconds: float, recorder: Recorder | QuietRecorder
+    ) -> metrics.Row:
         speed = result.scored / seconds
         return recorder.train(
             self.step,
@@ -119,7 +132,11 @@ class Trainer:
         )
 
     def _skip(
-        self, result: StepResult, micro: list[Batch], recorder: Recorder, progress: ProgressLine
+        self,
+        result: StepResult,
+        micro: list[Batch],
+        recorder: Recorder | QuietRecorder,
+        progress: ProgressLine,
     ) -> None:
         """Note a step that was not taken; stop the run when there were too many in a row."""
         self.bad_steps += 1
@@ -129,7 +146,9 @@ class Trainer:
         progress.say(f"step {self.step} skipped: {shown}")
         if self.bad_steps < self.config.train.max_bad_steps:
             return
-        where = diagnosis.first_non_finite(self.model, micro[0], self.step, self.autocast)
+        part = share(micro[0], self.ranks, self.device).batch
+        with self.parallel.apart(self.model):
+            where = diagnosis.first_non_finite(self.model, part, self.step, self.autocast, self.ranks)
         recorder.event("diverged", self.step, where=where)
         raise DivergedError(
             f"step {self.step}: {self.bad_steps} steps in a row had a non-finite loss or gradient "
@@ -137,8 +156,11 @@ class Trainer:
             "A lower train.lr or a longer warm-up may help."
         )
 
-    def _validate(self, recorder: Recorder, progress: ProgressLine) -> None:
+    def _validate(self, recorder: Recorder | QuietRecorder, progress: ProgressLine) -> None:
         train = self.config.train
-        result = evaluate(self.model, self.data, train.batch_size, train.eval_tokens, self.autocast)
+        with self.parallel.apart(self.model):
+            result = evaluate(
+                self.model, self.data, train.batch_size, train.eval_tokens, self.autocast, self.ranks
+            )
         recorder.validation(self.step, result)
         progress.say(f"step {self.step}/{self.total} held-out loss {result.val_loss:.4f} nats per token")

@@ -22,11 +22,13 @@ class Noise(NamedTuple):
 
     `seed` belongs to one micro-batch of training, so that recomputation, a resumed run and all ranks draw the
     same; None is evaluation, in which every sequence gets the same noise at the same position. `start` is the
-    position of the first token, for decoding with a cache.
+    position of the first token, for decoding with a cache. `rows` says which sequences of the micro-batch
+    these are where it is divided among ranks: the number of the first one, and how many there are in all.
     """
 
     seed: int | None = None
     start: int = 0
+    rows: tuple[int, int] | None = None
 
 
 EVALUATION = Noise()
@@ -85,7 +87,7 @@ class TruncatedNormal:
     def __call__(self, e: Tensor, noise: Noise) -> Tensor:
         """`[B, T, D]`, drawn on the CPU so that every device starts alike."""
         batch, time, dim = e.shape
-        rows = 1 if noise.seed is None else batch
+        first, rows = (0, 1) if noise.seed is None else noise.rows or (0, batch)
         seed = stream_seed(0, "initial state") if noise.seed is None else noise.seed
         generator = torch.Generator().manual_seed(seed)
         # By the inverse distribution function: values come one after another, so that more tokens leave those
@@ -93,4 +95,5 @@ class TruncatedNormal:
         edge = math.erf(3 / 2**0.5)
         drawn = torch.empty(rows, noise.start + time, dim).uniform_(-edge, edge, generator=generator)
         drawn = drawn.erfinv_() * (2**0.5 * self.std)
-        return drawn[:, noise.start :].to(e).expand(batch, -1, -1).contiguous()
+        own = drawn[first : first + batch, noise.start :]
+        return own.to(e).expand(batch, -1, -1).contiguous()

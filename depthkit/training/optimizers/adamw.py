@@ -31,7 +31,8 @@ class AdamW:
 
         flat: bool | None = None
         """Keep parameters and moments in flat buffers, so that many small ones cost little; null does so on
-        CPUs, where every tensor costs time, unless loops have layers of their own, which steps may skip."""
+        CPUs, where every tensor costs time, unless loops have layers of their own, which steps may skip, or
+        parameters are sharded."""
 
         @field_validator("betas")
         @classmethod
@@ -55,8 +56,11 @@ class AdamW:
             for group in groups
         ]
         devices = {p.device.type for group in groups for p in group["params"]}
-        suits = devices == {"cpu"} and not any(group["conditional"] for group in groups)
+        sharded = any(group.get("sharded") for group in groups)
+        suits = devices == {"cpu"} and not sharded and not any(group["conditional"] for group in groups)
         flat = suits if self.config.flat is None else self.config.flat
+        if flat and sharded:
+            raise ValueError("train.optimizer.flat: true, but parameters are in shards; use null or false")
         if flat:
             return FlatAdamW(settings, self.config.betas)
         return torch.optim.AdamW(settings, betas=self.config.betas, fused=True)

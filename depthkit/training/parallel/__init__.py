@@ -1,0 +1,1 @@
+"""Many processes that train one model: launching, slicing batches, meeting gradients, sharded checkpoints."""

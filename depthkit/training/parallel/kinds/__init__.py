@@ -1,0 +1,1 @@
+"""One registered way to share the work among processes a file."""
