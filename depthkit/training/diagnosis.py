@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from depthkit.data import Batch
 from depthkit.model import Transformer, Visit
+from depthkit.training.parallel.norms import local
 from depthkit.training.parallel.ranks import ALONE, Ranks
 from depthkit.training.step import forward
 
@@ -66,5 +66,4 @@ def _words(visit: Visit) -> str:
 
 
 def _finite(tensor: Tensor) -> bool:
-    own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return bool(torch.isfinite(own).all())
+    return bool(torch.isfinite(local(tensor)).all())

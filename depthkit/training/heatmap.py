@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +26,8 @@ def draw(history: Sequence[Sequence[float | None]]) -> NDArray[np.uint8]:
     Returns:
         `[height, width, 3]` uint8.
     """
+    import matplotlib  # takes half a second, and many a run ends without a picture
+
     depth = max(len(row) for row in history)  # loop counts may change from step to step
     rectangle = [[*row, *[None] * (depth - len(row))] for row in history]
     table = np.array(rectangle, dtype=np.float64).T[::-1]  # [visits, steps], the last visit on top

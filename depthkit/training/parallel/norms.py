@@ -35,6 +35,11 @@ def _by_mesh(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     return list(found.values())
 
 
+def local(tensor: Tensor) -> Tensor:
+    """What this rank has of a tensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 def whole(tensor: Tensor) -> Tensor:
     """A tensor as one process would have it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
