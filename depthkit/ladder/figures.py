@@ -150,7 +150,7 @@ def against(
         for place, rows in cells.items()
         if (found := value(place, rows)) is not None
     ]
-    panel.facets.update(facets(results, points, [axis]))
+    panel.facets.update(facets(results, points, results.along(axis)))
     return panel
 
 

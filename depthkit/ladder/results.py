@@ -124,6 +124,10 @@ class Results:
                 if place != other and other in self.cells:
                     yield comparison.axis, place, other
 
+    def along(self, axis: str) -> list[str]:
+        """The axis and those that advance with it."""
+        return next((list(group) for group in self.ladder.zips if axis in group), [axis])
+
     def elsewhere(self, place: Place, axis: str) -> dict[str, Any]:
         """Where a place stands on the axes other than `axis`."""
         return {name: label for name, label in zip(self.axes, place, strict=True) if name != axis}

@@ -126,6 +126,14 @@ def test_a_ladder_of_depths_alone_tells_them_apart_by_colour():
     assert [line.x for line in found["loss"].facets[""]] == [[2.0, 4.0]]
 
 
+def test_axes_that_advance_together_are_one_axis_of_a_picture():
+    zipped = {"depth": [2, 4], "model.embedding_std": [0.1, 0.2]}
+    axes = {"method": METHODS, **zipped, "seed": [0, 1]}
+    results = make_results(loss, axes=axes, zips=[list(zipped)])
+    found = {panel.file: panel for panel in panels(Summary(results))}
+    assert [line.x for line in found["loss"].facets[""]] == [[2.0, 4.0], [2.0, 4.0]]
+
+
 def test_a_summary_without_a_finished_rung_is_a_page_too():
     results = make_results(loss, axes={"seed": [0]}, compare=[], failed=["seed-0"])
     assert "failed" in summary_page(Summary(results))
