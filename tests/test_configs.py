@@ -1,5 +1,6 @@
 """Every shipped config is complete: it validates, its model builds at its real size, and ladders resolve."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,12 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").rglob("*.yaml"))
 
 
-def runs(document):
+load = cache(c.load)
+
+
+@cache
+def runs(path):
+    document = load(path)
     if document.kind == "run":
         return [document]
     # Of rungs that differ in these alone, the first is enough.
@@ -26,9 +32,8 @@ def runs(document):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_config_is_complete_and_quiet(path):
-    document = c.load(path)
-    assert document.advice() == []
-    for run in runs(document):
+    assert load(path).advice() == []
+    for run in runs(path):
         model = run.with_vocabulary(257).model
         with torch.device("meta"):
             built = Transformer(model)
@@ -38,7 +43,6 @@ def test_config_is_complete_and_quiet(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_learning_rate_is_written_out(path):
-    document = c.load(path)
-    swept = "train.lr" in getattr(document, "axes", {})  # looking for the best rate goes past the usual one
-    for run in [] if swept else runs(document):
+    swept = "train.lr" in getattr(load(path), "axes", {})  # looking for the best rate goes past the usual one
+    for run in [] if swept else runs(path):
         assert run.train.lr <= (3e-3 if run.model.dim <= 64 else 1e-3)

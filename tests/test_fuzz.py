@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -103,12 +104,14 @@ def takes_a_step(config):
     assert account(config, 5).stored == sum(p.numel() for p in net.parameters())
 
 
-@settings(fuzz, max_examples=60)
-@given(models)
-def test_sensible_configs_validate_train_and_read_back(raw):
+def sensible(raw):
     config = composed(raw)
     takes_a_step(config)
     assert c.fingerprint(c.validate(ModelConfig, c.to_dict(config), "again")) == c.fingerprint(config)
+
+
+test_sensible_configs_validate_train_and_read_back = settings(fuzz, max_examples=20)(given(models)(sensible))
+test_many_sensible_configs = pytest.mark.slow(settings(fuzz, max_examples=200)(given(models)(sensible)))
 
 
 def places(node, path=()):
@@ -119,9 +122,7 @@ def places(node, path=()):
         yield from places(value, (*path, key))
 
 
-@settings(fuzz, max_examples=200)
-@given(models, st.data())
-def test_one_wrong_value_is_refused_in_one_message_or_does_no_harm(raw, data):
+def one_wrong_value(raw, data):
     raw = copy.deepcopy(raw)
     *path, key = data.draw(st.sampled_from(list(places(raw))))
     node = raw
@@ -138,3 +139,10 @@ def test_one_wrong_value_is_refused_in_one_message_or_does_no_harm(raw, data):
         assert "pydantic" not in str(error)
     else:
         takes_a_step(config)
+
+
+wrong = given(models, st.data())
+test_one_wrong_value_is_refused_in_one_message_or_does_no_harm = settings(fuzz, max_examples=60)(
+    wrong(one_wrong_value)
+)
+test_many_wrong_values = pytest.mark.slow(settings(fuzz, max_examples=600)(wrong(one_wrong_value)))

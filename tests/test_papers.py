@@ -4,6 +4,7 @@ import io
 import re
 import shlex
 import socket
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,10 +60,12 @@ DEPTHBENCH = {"L16": 407, "L20": 414, "L24": 405, "L28": 406, "L32": 399, "L42":
 """Millions, from the table of its configurations."""
 
 
+@cache
 def load(name):
     return c.load(FOLDER / f"{name}.yaml")
 
 
+@cache
 def stored(name):
     run = load(name)
     return account(run.model, run.data.sequence_length).stored

@@ -1,8 +1,9 @@
 """`python -m depthkit doctor`: what is active here and why the rest is not."""
 
-import subprocess
+import runpy
 import sys
 
+import pytest
 import torch
 
 from depthkit.kernels import doctor
@@ -41,8 +42,12 @@ def test_a_flash_attn_that_imports_shows_its_version(tmp_path, monkeypatch):
         sys.modules.pop("flash_attn_interface", None)
 
 
-def test_the_command_prints_torch_devices_attention_and_experts():
-    done = subprocess.run([sys.executable, "-m", "depthkit", "doctor"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_the_command_prints_torch_devices_attention_and_experts(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["depthkit", "doctor"])
+    monkeypatch.delitem(sys.modules, "depthkit.__main__", raising=False)
+    with pytest.raises(SystemExit) as done:
+        runpy.run_module("depthkit", run_name="__main__")
+    assert not done.value.code
+    shown = capsys.readouterr().out
     for expected in (torch.__version__, "cpu", "sdpa", "flash-attn 2", "grouped", "megablocks", "auto is"):
-        assert expected in done.stdout
+        assert expected in shown

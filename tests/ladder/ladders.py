@@ -22,3 +22,10 @@ def ladder_dict(**change):
         "launch": "inline",
         **change,
     }
+
+
+def leave_pictures_out(monkeypatch):
+    """For this test a ladder draws nothing."""
+    monkeypatch.setattr("depthkit.ladder.plots.save_plots", lambda summary, folder: [])
+    monkeypatch.setattr("depthkit.ladder.hparams.save_hparams", lambda results, folder: None)
+    monkeypatch.setattr("depthkit.ladder.page.panels", lambda summary: [])

@@ -9,7 +9,7 @@ from depthkit import config as c
 from depthkit.ladder.launch import Climb, climb
 from depthkit.ladder.rung import run_rung
 from depthkit.ladder.state import DIVERGED, FINISHED, RungFiles
-from tests.ladder.ladders import ladder_dict
+from tests.ladder.ladders import ladder_dict, leave_pictures_out
 
 
 def make(**change):
@@ -61,7 +61,7 @@ def test_the_differences_are_paired_by_seed(climbed):
         )
 
 
-def test_a_second_start_runs_nothing_again(climbed):
+def test_a_second_start_runs_nothing_again(no_pictures, climbed):
     ladder, folder, _ = climbed
     before = {p: p.stat().st_mtime_ns for p in (folder / "rungs").rglob("*.safetensors")}
     metrics = {p: p.read_text() for p in (folder / "rungs").rglob("metrics.jsonl")}
@@ -110,7 +110,9 @@ def test_a_changed_ladder_over_its_own_folder_is_refused(climbed_two, change, me
 @pytest.fixture(scope="module")
 def climbed_two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
-    assert climb(two(), folder) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        leave_pictures_out(patch)
+        assert climb(two(), folder) == 0
     return folder
 
 
@@ -158,7 +160,7 @@ def test_a_rung_that_diverges_is_marked_with_the_visit_where_it_began(no_picture
 
 def test_an_interrupted_ladder_goes_on_where_it_was(no_pictures, tmp_path):
     """Stopped after its second rung, in the middle of the third: what was finished is not touched again."""
-    ladder, done = make(compare=[]), []
+    ladder, done = make(axes={"depth": [1, 2], "seed": [0, 1]}, compare=[]), []
 
     def job(task):
         if len(done) == 2:

@@ -8,19 +8,25 @@ from tests.models import make_ids, make_model
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
 
-def test_twelve_models_in_one_process_compile_one_block_each_a_grad_mode():
-    ids = make_ids()
-    for index in range(12):
-        model, eager = (make_model(depth=6, loops=1 + index % 3, regulators=["lns"]) for _ in range(2))
-        counter = CompileCounter()
-        model.compile_blocks(counter)
-        loss = model(ids, ids).loss
-        loss.backward()
-        assert counter.frame_count == 1
-        with torch.no_grad():
-            assert torch.equal(model(ids).hidden, eager(ids).hidden)
-        assert counter.frame_count == 2
-        assert torch.equal(loss, eager(ids, ids).loss)
+@pytest.mark.parametrize(("models", "limit"), [(3, 2), pytest.param(12, 8, marks=pytest.mark.slow)])
+def test_many_models_in_one_process_compile_one_block_each_a_grad_mode(models, limit):
+    """Three times as many compilations as dynamo allows for one piece of code; each model has its own."""
+    with torch._dynamo.config.patch(recompile_limit=limit):
+        for index in range(models):
+            check_one_block_a_grad_mode(loops=1 + index % 3)
+
+
+def check_one_block_a_grad_mode(loops):
+    model, eager = (make_model(depth=6, loops=loops, regulators=["lns"]) for _ in range(2))
+    counter, ids = CompileCounter(), make_ids()
+    model.compile_blocks(counter)
+    loss = model(ids, ids).loss
+    loss.backward()
+    assert counter.frame_count == 1
+    with torch.no_grad():
+        assert torch.equal(model(ids).hidden, eager(ids).hidden)
+    assert counter.frame_count == 2
+    assert torch.equal(loss, eager(ids, ids).loss)
 
 
 def test_two_block_kinds_compile_twice():

@@ -1,5 +1,6 @@
 """The regulator kit: what every registered kind is held to. A kind that is added is covered on arrival."""
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
@@ -53,19 +54,34 @@ def stated():
     return [Case(name, settings) for name in names for settings in [{}, *variants[name]]]
 
 
-def by_graph():
-    """Every kind as a parameter, slow where an earlier one gives the compiler the same gains to look at."""
-    seen, parameters = set(), []
+@cache
+def first_of_its_gains():
+    """The kinds that give a model such gains as no kind before them: in shape, learned or not, and place."""
+    found = {}
     for case in defaults():
         model = case.model(depth=1)
         gains = model.schedules(model.plan, training=True)
         looks = [(g.shape, g.requires_grad) if g is not None else None for g in vars(gains).values()]
-        signature = (*looks, *case.surroundings.values())
-        parameters.append(
-            pytest.param(case, marks=[pytest.mark.slow] if signature in seen else [], id=str(case))
-        )
-        seen.add(signature)
-    return parameters
+        found.setdefault((*looks, *case.surroundings.values()), case.kind)
+    return set(found.values())
+
+
+def by_graph():
+    """Every kind as a parameter, slow where an earlier one gives the compiler the same gains to look at."""
+    return [_param(case, slow=case.kind not in first_of_its_gains()) for case in defaults()]
+
+
+def with_partners(partners, every=4):
+    """Every kind with every partner; where an earlier kind gives the same gains, one of `every` is not slow."""
+    return [
+        _param(case, partner, slow=case.kind not in first_of_its_gains() and (row + column) % every > 0)
+        for row, case in enumerate(defaults())
+        for column, partner in enumerate(partners)
+    ]
+
+
+def _param(*values, slow):
+    return pytest.param(*values, marks=[pytest.mark.slow] if slow else [], id="-".join(map(str, values)))
 
 
 def run(model, ids=None):

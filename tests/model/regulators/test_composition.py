@@ -29,8 +29,7 @@ def refusal(case, partner):
         return str(error)
 
 
-@pytest.mark.parametrize("partner", PARTNERS, ids=str)
-@pytest.mark.parametrize("case", kit.defaults(), ids=str)
+@pytest.mark.parametrize(("case", "partner"), kit.with_partners(PARTNERS))
 def test_it_works_with_every_norm_ffn_and_stream_or_says_why_not(case, partner):
     config = refusal(case, partner)
     if isinstance(config, str):
@@ -47,20 +46,28 @@ def test_it_works_with_every_norm_ffn_and_stream_or_says_why_not(case, partner):
 
 @pytest.mark.parametrize("first", REGULATORS.names())
 def test_any_two_regulators_multiply_or_are_refused(first):
-    case = kit.Case(first)
+    case, alone = kit.Case(first), {}
     for second in REGULATORS.names():
         together = refusal(case, {"regulators": [case.regulator, second]})
         if isinstance(together, str):
             assert f"regulators.{first}: " in together or f"regulators.{second}: " in together
             continue
-        gains = {}
-        for kinds in ([first], [second], [first, second]):
-            model = kit.Case(first).model(depth=2, loops=2, regulators=kinds, norm=together.norm).eval()
-            gains[len(gains)] = model.schedules(model.plan)
+        key = str(together.norm)
+        if key not in alone:
+            alone[key] = gains_of(case, [first], together.norm)
+        one, other, both = (
+            alone[key],
+            *(gains_of(case, kinds, together.norm) for kinds in ([second], [first, second])),
+        )
         for name in ("read", "write", "skip", "logits"):
-            parts = [g for number in (0, 1) if (g := getattr(gains[number], name)) is not None]
+            parts = [g for gains in (one, other) if (g := getattr(gains, name)) is not None]
             product = torch.ones(1)
             for part in parts:
                 product = product * part
             if parts:
-                torch.testing.assert_close(getattr(gains[2], name), product)
+                torch.testing.assert_close(getattr(both, name), product)
+
+
+def gains_of(case, kinds, norm):
+    model = case.model(depth=2, loops=2, regulators=kinds, norm=norm).eval()
+    return model.schedules(model.plan)

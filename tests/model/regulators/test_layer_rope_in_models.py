@@ -117,13 +117,13 @@ def takes_steps(depth, steps, **settings):
 
 
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize(("depth", "steps"), [(8, 20), (64, 2)])
+@pytest.mark.parametrize(("depth", "steps"), [(8, 5), (32, 2)])
 def test_deep_models_stay_finite(depth, steps, start):
     takes_steps(depth, steps, init=start, rotation=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("depth", "steps"), [(64, 20), (256, 20), (512, 20)])
+@pytest.mark.parametrize(("depth", "steps"), [(8, 20), (64, 20), (256, 20), (512, 20)])
 def test_very_deep_models_stay_finite(depth, steps, form):
     takes_steps(depth, steps, form=form)

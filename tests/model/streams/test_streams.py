@@ -174,19 +174,14 @@ def test_gains_act_inside_the_write(name):
     assert close(regulated).shape == y.shape
 
 
-COMPILED = [
-    "embedding_skip",
-    "hyper",
-    "hyper_static",
-    "mhc",
-    "attention_residual",
-]  # others run the same code
+COMPILED = ["embedding_skip", "hyper", "mhc", "attention_residual"]  # others run the same code
 
 
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("depth", [12, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [*COMPILED, pytest.param("hyper_static", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it
-def test_64_layers_compile_to_one_graph_a_grad_mode(name):
-    models = [redraw(make_model(depth=64, dim=8, stream=VARIANTS[name])) for _ in range(2)]
+def test_many_layers_compile_to_one_graph_a_grad_mode(name, depth):
+    models = [redraw(make_model(depth=depth, dim=8, stream=VARIANTS[name])) for _ in range(2)]
     (model, eager), counter, ids = models, CompileCounter(), make_ids(1, 4)
     model.compile_blocks(counter)
     loss = model(ids, ids).loss
