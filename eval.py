@@ -6,6 +6,7 @@
                                                   these visits
     python eval.py TARGET drop=[3,4] [out=DIR]    a Hugging Face checkpoint without layers 3 and 4
     python eval.py compare A B ... [out=DIR]      A, B: folders with a report, or report.json files
+    torchrun --nproc-per-node=N eval.py TARGET [key=value ...]          the same report, the windows shared
 
 Exit codes: 0 done; 2 something to mend, said in one message.
 """
@@ -15,17 +16,20 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from depthkit import cli, config
+from depthkit.training.parallel.world import told_once, world
 from depthkit.utilization.options import PRETRAINED_ONLY, EvalOptions
 
 if TYPE_CHECKING:  # torch and datasets are imported when they are needed, so that --help is quick
     from depthkit.training.checkpoint import Loaded
+    from depthkit.training.parallel.ranks import Ranks
     from depthkit.utilization import Report, Sequences
     from depthkit.utilization.tasks.answers import Answers
 
@@ -33,16 +37,36 @@ if TYPE_CHECKING:  # torch and datasets are imported when they are needed, so th
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, then measure or compare."""
     words = parser().parse_args(argv)
-    return cli.run(lambda: command(words.target)(words.target, words.settings))
+    return cli.run(lambda: execute(words.target, words.settings))
 
 
-def command(target: str) -> Callable[[str, Sequence[str]], None]:
-    """What a target asks for."""
-    if target == "compare":
-        return compare_reports
-    from depthkit.interop.hf import is_pretrained
+def execute(target: str, words: Sequence[str]) -> None:
+    """Compare, or evaluate with all processes that torchrun has started."""
+    with told_once():
+        if target == "compare":
+            return compare_reports(words)
+        options = with_null(read_options(words))
+        refuse_to_share({"tasks": options.asked_tasks, "drop": options.dropped})
 
-    return examine_pretrained if is_pretrained(target) else examine_run
+        from depthkit.interop.hf import is_pretrained
+        from depthkit.training import device
+        from depthkit.training.parallel.launch import joined
+
+        evaluate = examine_pretrained if is_pretrained(target) else examine_run
+        chosen = device.choose(options.device)
+    with joined(chosen) as ranks:
+        evaluate(target, options, ranks)
+
+
+def refuse_to_share(asked: Mapping[str, Any]) -> None:
+    """Only measurements are shared among processes.
+
+    Raises:
+        ValueError: something else is asked for, under torchrun.
+    """
+    several = world().size
+    for name in (name for name, wanted in asked.items() if wanted and several > 1):
+        raise ValueError(f"{name}: one process does this, and torchrun started {several}: use python eval.py")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,9 +101,8 @@ def read_options(words: Sequence[str]) -> EvalOptions:
     return config.validate(EvalOptions, raw, "eval.py")
 
 
-def examine_run(target: str, words: Sequence[str]) -> None:
+def examine_run(target: str, options: EvalOptions, ranks: Ranks) -> None:
     """Evaluate a run's last checkpoint, or all of them, and say where the reports are."""
-    options = with_null(read_options(words))
     if options.dropped:
         raise ValueError(
             f"drop: prunes Hugging Face checkpoints; first: python -m depthkit export {target} DIR"
@@ -92,27 +115,27 @@ def examine_run(target: str, words: Sequence[str]) -> None:
     from depthkit.training.examine import examine, held_out
     from depthkit.utilization.report import terminal
 
-    console, reports = Console(), {}
+    console, reports = Console(quiet=not ranks.is_first), {}
     sequences: Sequences | None = None
     for path in checkpoints(Path(target), options.checkpoints):
         loaded = checkpoint.load(path)
         options = options.within(loaded.config.data.sequence_length, loaded.config.data.corpus)
-        sequences = sequences or held_out(loaded, options)
+        sequences = sequences or ranks.first_then_all(partial(held_out, loaded, options))
         tasks = ask(options, models.of_run(loaded), console)
         with terminal.progress_bar(console, f"step {loaded.step}") as progress:
-            reports[loaded.step] = report = examine(loaded, sequences, options, progress, tasks.items)
+            reports[loaded.step] = report = examine(loaded, sequences, options, progress, tasks.items, ranks)
         tasks.join(report)
         folder = report_folder(Path(target), loaded, options)
-        report.save(folder, html=options.html, plots=options.plots)
+        ranks.first(partial(report.save, folder, html=options.html, plots=options.plots))
     terminal.print_report(console, report, table=not options.only_tasks)
     if options.checkpoints == "all":
-        folder = show_training(Path(options.out or beside(Path(target), options)), reports, options, console)
+        root = Path(options.out or beside(Path(target), options))
+        folder = ranks.first(lambda: show_training(root, reports, options, console))
     show_folder(console, folder, options)
 
 
-def examine_pretrained(target: str, words: Sequence[str]) -> None:
+def examine_pretrained(target: str, options: EvalOptions, ranks: Ranks) -> None:
     """Evaluate a Hugging Face model and say where the report is, or prune it."""
-    options = with_null(read_options(words))
     if options.checkpoints == "all":
         raise ValueError(f"checkpoints=all: {target} is one model, not a run")
     if options.dropped:
@@ -125,15 +148,15 @@ def examine_pretrained(target: str, words: Sequence[str]) -> None:
     from depthkit.interop.text import windows
     from depthkit.utilization.report import terminal
 
-    console = Console()
+    console = Console(quiet=not ranks.is_first)
     pretrained = hf.load(target, options)
-    sequences = windows(pretrained, options)
+    sequences = ranks.first_then_all(partial(windows, pretrained, options))
     tasks = ask(options, models.of_pretrained(pretrained), console)
     with terminal.progress_bar(console, pretrained.name) as progress:
-        report = examine(pretrained, sequences, options, progress, tasks.items)
+        report = examine(pretrained, sequences, options, progress, tasks.items, ranks)
     tasks.join(report)
     folder = Path(options.out or beside(Path("reports") / pretrained.name, options))
-    report.save(folder, html=options.html, plots=options.plots)
+    ranks.first(partial(report.save, folder, html=options.html, plots=options.plots))
     terminal.print_report(console, report, table=not options.only_tasks)
     show_folder(console, folder, options)
 
@@ -226,8 +249,9 @@ def beside(folder: Path, options: EvalOptions) -> Path:
     return folder / "tasks" if options.only_tasks else folder
 
 
-def compare_reports(_: str, words: Sequence[str]) -> None:
+def compare_reports(words: Sequence[str]) -> None:
     """Overlay saved reports and say where the page is."""
+    refuse_to_share({"compare": True})
     from rich.console import Console
 
     from depthkit.utilization import Report, compare

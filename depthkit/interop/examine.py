@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from depthkit.interop.hf import Pretrained
 from depthkit.training import device
+from depthkit.training.parallel.ranks import ALONE, Ranks
 from depthkit.utilization import Report, Sequences, Subject, evaluate
 from depthkit.utilization.evaluation import NO_TASKS
 from depthkit.utilization.options import EvalOptions
@@ -18,8 +19,11 @@ def examine(
     options: EvalOptions,
     progress: Callable[[float, float], None] = lambda done, total: None,
     tasks: Mapping[str, Items] = NO_TASKS,
+    ranks: Ranks = ALONE,
 ) -> Report:
-    """Evaluate a pretrained model on `sequences`; `progress` gets (layer evaluations done, in all).
+    """Evaluate a pretrained model on `sequences`, which `ranks` share.
+
+    `progress` gets (layer evaluations done, in all).
 
     Raises:
         ValueError: a model whose structure is not found, or one that cannot be replayed.
@@ -34,6 +38,7 @@ def examine(
         replay=options.replay,
         null=options.nulls,
         tasks=tasks,
+        ranks=ranks,
         info=pretrained.facts,
         progress=progress,
     )

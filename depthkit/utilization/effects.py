@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from depthkit.utilization.accumulators import Largest, Total
 from depthkit.utilization.result import Matrix, Result, Series
 from depthkit.utilization.statistics import Array, bootstrap, mean_defined, numbers
 from depthkit.utilization.writes import SMALLEST
@@ -18,32 +19,34 @@ class PairTable:
     """Ratios of sums for every (source s, later visit l): `[L, L, N]` numerators and denominators."""
 
     def __init__(self, depth: int, num_sequences: int):
-        self._tops = np.zeros((depth, depth, num_sequences))
-        self._bottoms = np.zeros((depth, depth, num_sequences))
+        self._tops = Total(depth, depth, num_sequences)
+        self._bottoms = Total(depth, depth, num_sequences)
 
     def add(self, pair: tuple[int, int], rows: slice, top: Tensor, bottom: Tensor, mask: Tensor) -> None:
         """Add a micro-batch: both `[B, T]`, where mask `[B, T]`."""
         sums = torch.stack((top, bottom)).double().where(mask, 0.0).sum(-1).cpu().numpy()
-        self._tops[(*pair, rows)] += sums[0]
-        self._bottoms[(*pair, rows)] += sums[1]
+        self._tops.add((*pair, rows), sums[0])
+        self._bottoms.add((*pair, rows), sums[1])
 
     def matrix(self) -> Array:
         """`[L, L]` ratios; NaN where undefined."""
-        return _ratio(self._tops.sum(-1), self._bottoms.sum(-1))
+        return _ratio(self._tops.values.sum(-1), self._bottoms.values.sum(-1))
 
     def later(self, seed: int, unit: str, definition: str) -> Series:
         """Mean of each row's defined ratios, with intervals."""
         # Row by row: all rows at once would be L x L x S numbers.
-        rows = [self._row(row, seed) for row in range(len(self._tops))]
+        rows = [self._row(row, seed) for row in range(len(self._tops.values))]
         values, lows, highs = (numbers(column) for column in zip(*rows, strict=True))
-        alone = self._tops.shape[-1] < 2
+        alone = self._tops.values.shape[-1] < 2
         return Series(values, unit, definition, None if alone else lows, None if alone else highs)
 
     def _row(self, row: int, seed: int) -> tuple[float, float, float]:
-        def statistic(draws: Array) -> Array:
-            return mean_defined(_ratio(self._tops[row] @ draws.T, self._bottoms[row] @ draws.T).T)
+        tops, bottoms = self._tops.values[row], self._bottoms.values[row]
 
-        count = self._tops.shape[-1]
+        def statistic(draws: Array) -> Array:
+            return mean_defined(_ratio(tops @ draws.T, bottoms @ draws.T).T)
+
+        count = tops.shape[-1]
         value = float(statistic(np.ones((1, count)))[0])
         found = bootstrap(statistic, count, seed) if np.isfinite(value) else None
         return value, float(found.low) if found else np.nan, float(found.high) if found else np.nan
@@ -64,14 +67,14 @@ class Effects:
 
     def __init__(self, depth: int, num_sequences: int):
         self._means = PairTable(depth, num_sequences)
-        self._largest = np.full((depth, depth), np.nan)
+        self._largest = Largest(depth, depth)
 
     def add(self, pair: tuple[int, int], rows: slice, change: Tensor, size: Tensor, mask: Tensor) -> None:
         """Add a micro-batch: norms of the change and of the intact write `[B, T]`, where mask `[B, T]`."""
         self._means.add(pair, rows, change, size, mask)
         if bool(mask.any()):
             ratio = (change / size.clamp(min=SMALLEST)).where(mask, 0.0)
-            self._largest[pair] = np.fmax(self._largest[pair], float(ratio.max()))
+            self._largest.add(pair, float(ratio.max()))
 
     def result(self, name: str, definition: str, seed: int, later_name: str = "") -> Result:
         """Matrices `name.<aggregation>` (source s, later l) and their means over later visits."""
@@ -81,9 +84,9 @@ class Effects:
         found = {
             "ratio_of_means": (self._means.matrix(), means, self._means.later(seed, "ratio", means + later)),
             "max_all_tokens": (
-                self._largest,
+                self._largest.values,
                 largest,
-                Series(numbers(mean_defined(self._largest)), "ratio", largest + later),
+                Series(numbers(mean_defined(self._largest.values)), "ratio", largest + later),
             ),
         }
         result = Result()

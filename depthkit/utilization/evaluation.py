@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from depthkit.config import Component
+from depthkit.utilization.accumulators import Ranks
 from depthkit.utilization.measuring import Plan, measure
 from depthkit.utilization.nulls import NULLS
 from depthkit.utilization.options import ReplayOptions, probe_configs
@@ -41,6 +42,7 @@ def evaluate(
     null: Any = (),
     replay: ReplayOptions = DEFAULTS,
     tasks: Mapping[str, Items] = NO_TASKS,
+    ranks: Ranks | None = None,
     info: Mapping[str, Any] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Report:
@@ -55,18 +57,22 @@ def evaluate(
         null: null models to measure in the same way, by name or config; each costs as much as the model.
         replay: whether altered models are stacked, and where recorded states are kept.
         tasks: multiple-choice items by task, for the probe `task_drop`.
+        ranks: processes that share the sequences, as `training.parallel.launch.joined` gives them; all
+            of them call this with the same arguments, and the first one's report is the one to keep.
         info: facts about the model for the report, such as its path and step.
         progress: called with (layer evaluations done, in all).
 
     Out of memory, it starts again with half the `batch_tokens`, and warns.
 
     Raises:
-        ValueError: unusable sequences, unknown probes, a model that cannot be replayed or has no such null.
+        ValueError: unusable sequences, unknown probes, a model that cannot be replayed or has no such null,
+            fewer sequences than processes, or a probe that several processes cannot share.
         CanaryError: a check of the measuring failed.
     """
     subject = model if isinstance(model, Subject) else Subject(model)
     data = Sequences.of(sequences)
-    plan = Plan(probe_configs(probes), _paper(probes), seed, batch_tokens, replay, tasks)
+    several = ranks if ranks is not None and ranks.size > 1 else None
+    plan = Plan(probe_configs(probes), _paper(probes), seed, batch_tokens, replay, tasks, several)
     configs: list[Any] = [
         Component(NULLS).validate(each) for each in ([null] if isinstance(null, str) else null)
     ]

@@ -45,6 +45,8 @@ class LoopCounts:
         ends: see `boundaries`.
     """
 
+    alike = frozenset({"_reasons", "_plans", "_notes"})
+
     def __init__(self, context: Context, counts: list[int] | None, ends: dict[str, list[int]]):
         self._context, self._ends = context, ends
         self._model = context.subject.model

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from depthkit.utilization import canaries, effective_depth
+from depthkit.utilization.accumulators import Ranks, Total
 from depthkit.utilization.canaries import Canary
 from depthkit.utilization.memory import within_memory
+from depthkit.utilization.merging import together
 from depthkit.utilization.options import ReplayOptions
 from depthkit.utilization.paper import Found, Paper
 from depthkit.utilization.probe import Context, Probe
@@ -91,6 +93,7 @@ class Plan:
         batch_tokens: tokens of a micro-batch to begin with; out of memory it is halved.
         replay: stacking, and where recorded states are kept.
         tasks: multiple-choice items by task.
+        ranks: the processes that share the sequences; None is this one alone.
     """
 
     configs: list[Any]
@@ -99,6 +102,7 @@ class Plan:
     batch_tokens: int
     replay: ReplayOptions = DEFAULTS
     tasks: Mapping[str, Items] = field(default_factory=dict)
+    ranks: Ranks | None = None
 
 
 def measure(subject: Subject, data: Sequences, plan: Plan, show: Callable[[float, float], None]) -> Findings:
@@ -111,10 +115,11 @@ def measure(subject: Subject, data: Sequences, plan: Plan, show: Callable[[float
 
     def attempt(batch_tokens: int) -> Findings:
         meter = Meter(show)
-        return _measure(Engine(subject, data, batch_tokens, meter.advance, plan.replay), plan, meter)
+        engine = Engine(subject, data, batch_tokens, meter.advance, plan.replay, plan.ranks)
+        return _measure(engine, plan, meter)
 
     with subject.frozen():
-        return within_memory(attempt, plan.batch_tokens, data.ids.shape[1])
+        return within_memory(attempt, plan.batch_tokens, data.ids.shape[1], plan.ranks is None)
 
 
 def _measure(engine: Engine, plan: Plan, meter: Meter) -> Findings:
@@ -127,8 +132,8 @@ def _measure(engine: Engine, plan: Plan, meter: Meter) -> Findings:
     probes: dict[str, Probe] = {c.kind: c.component(c, context) for c in plan.configs}
     with clock.stage("canaries"):
         checks = canaries.check(subject, traces[0])
-    _sweep(engine, traces, list(probes.values()), clock, meter)
-    baseline = _baseline(traces, data, plan.seed)
+    _sweep(engine, traces, list(probes.values()), clock, meter, plan.ranks)
+    baseline = _baseline(traces, data, plan.seed, plan.ranks)
     with clock.stage("compute"):
         loss = float(baseline.loss.means()[0])
         result, owners = _answers(probes, plan, lambda merged: Found(merged, loss, width, depth))
@@ -138,8 +143,15 @@ def _measure(engine: Engine, plan: Plan, meter: Meter) -> Findings:
     return Findings(model, places, baseline, result, owners, checks, timing)
 
 
-def _sweep(engine: Engine, traces: list[Trace], probes: list[Probe], clock: Clock, meter: Meter) -> None:
-    with clock.stage("states"):
+def _sweep(
+    engine: Engine,
+    traces: list[Trace],
+    probes: list[Probe],
+    clock: Clock,
+    meter: Meter,
+    ranks: Ranks | None,
+) -> None:
+    with clock.stage("states"), together(probes, ranks):
         for trace in traces:
             for probe in probes:
                 probe.see(trace)
@@ -148,10 +160,11 @@ def _sweep(engine: Engine, traces: list[Trace], probes: list[Probe], clock: Cloc
         while edits := dict.fromkeys(edit for asked in wanted.values() for edit in asked):
             meter.total = meter.done + sum(edit.visits(traces[0].depth) for edit in edits)
             exact = {edit for probe, asked in wanted.items() if probe.reads_aux for edit in asked}
-            for step in engine.sweep(traces, edits, exact):
-                for probe, asked in wanted.items():
-                    if step.edit in asked:
-                        probe.update(step)
+            with together(probes, ranks):
+                for step in engine.sweep(traces, edits, exact):
+                    for probe, asked in wanted.items():
+                        if step.edit in asked:
+                            probe.update(step)
             wanted = {probe: dict.fromkeys(probe.more()) for probe in wanted}
 
 
@@ -175,10 +188,14 @@ def _add(merged: Result, result: Result, owner: str, owners: dict[str, str]) -> 
         owners.update(dict.fromkeys(getattr(result, name), owner))
 
 
-def _baseline(traces: list[Trace], data: Sequences, seed: int) -> Baseline:
-    nats = torch.cat([trace.scores.nats.double() for trace in traces]).sum(1)
-    correct = torch.cat([trace.scores.correct for trace in traces]).cpu() & data.scored.cpu()
+def _baseline(traces: list[Trace], data: Sequences, seed: int, ranks: Ranks | None) -> Baseline:
+    sums = Total(2, len(data))
+    for trace in traces:
+        correct = trace.scores.correct.cpu() & trace.batch.scored.cpu()
+        both = (trace.scores.nats.double().sum(1), correct.double().sum(1))
+        sums.add((slice(None), trace.rows), torch.stack(both).numpy())
+    if ranks:
+        sums.merge(ranks)
     counts = data.scored.sum(1).cpu().double().numpy()[None]
-    loss = Sample(nats.numpy()[None], counts)
-    accuracy = Sample(correct.double().sum(1).numpy()[None], counts)
+    loss, accuracy = (Sample(row[None], counts) for row in sums.values)
     return Baseline(loss, accuracy, loss.interval(seed))

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from depthkit.utilization.accumulators import Totals
+
 ROUNDING = 1e-14
 """A share of the second moment below which a variance is what fp64 rounding left of it."""
 
@@ -19,52 +21,50 @@ class Moments:
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self._x: Tensor | None = None
-        self._y: Tensor | None = None
-        self._xx: Tensor | None = None
-        self._xy: Tensor | None = None
+        self._totals = Totals()
+
+    @property
+    def _sums(self) -> dict[str, Tensor]:
+        return self._totals.values
+
+    @property
+    def count(self) -> int:
+        """Number of tokens."""
+        return int(self._sums.get("count", 0))
 
     def add(self, x: Tensor, y: Tensor | None = None) -> None:
         """Take in some tokens."""
         x = x.double()
-        self.count += len(x)
-        self._x, self._xx = _plus(self._x, x.sum(0)), _plus(self._xx, x.T @ x)
+        self._totals.add("count", torch.tensor(len(x)))
+        self._totals.add("x", x.sum(0))
+        self._totals.add("xx", x.T @ x)
         if y is not None:
             y = y.double()
-            self._y, self._xy = _plus(self._y, y.sum(0)), _plus(self._xy, x.T @ y)
+            self._totals.add("y", y.sum(0))
+            self._totals.add("xy", x.T @ y)
 
     def __add__(self, other: Moments) -> Moments:
         """Of both sets of tokens."""
         both = Moments()
-        both.count = self.count + other.count
-        for name in ("_x", "_y", "_xx", "_xy"):
-            parts = [part for part in (getattr(self, name), getattr(other, name)) if part is not None]
-            setattr(both, name, sum(parts[1:], parts[0]) if parts else None)
+        for part in (self, other):
+            for name, total in part._sums.items():
+                both._totals.add(name, total)
         return both
 
     def mean_x(self) -> Tensor:
         """`[D]`."""
-        assert self._x is not None
-        return self._x / self.count
+        return self._sums["x"] / self.count
 
     def mean_y(self) -> Tensor:
         """`[E]`."""
-        assert self._y is not None
-        return self._y / self.count
+        return self._sums["y"] / self.count
 
     def covariance(self) -> Tensor:
         """`[D, D]` of x (divided by N); exactly 0 where x does not vary."""
-        assert self._xx is not None
-        mean, second = self.mean_x(), self._xx / self.count
+        mean, second = self.mean_x(), self._sums["xx"] / self.count
         centred = second - torch.outer(mean, mean)
         return torch.zeros_like(centred) if centred.trace() <= ROUNDING * second.trace() else centred
 
     def cross(self) -> Tensor:
         """`[D, E]` covariance of x with y (divided by N)."""
-        assert self._xy is not None
-        return self._xy / self.count - torch.outer(self.mean_x(), self.mean_y())
-
-
-def _plus(total: Tensor | None, part: Tensor) -> Tensor:
-    return part if total is None else total.add_(part)
+        return self._sums["xy"] / self.count - torch.outer(self.mean_x(), self.mean_y())

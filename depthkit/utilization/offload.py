@@ -39,10 +39,12 @@ class Offload:
     Args:
         budget: bytes of states that stay; None is half of what is available where the model is.
         device: where the model is.
+        processes: how many share the memory of a CPU that is available.
     """
 
-    def __init__(self, budget: int | None, device: torch.device):
-        self._left = available(device) // 2 if budget is None else budget
+    def __init__(self, budget: int | None, device: torch.device, processes: int = 1):
+        sharing = processes if device.type == "cpu" else 1
+        self._left = available(device) // (2 * sharing) if budget is None else budget
         self._device = device
         self.moved = 0
         """Bytes that did not stay."""

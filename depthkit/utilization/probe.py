@@ -44,6 +44,10 @@ class Probe(ABC):
     class Config(Spec):
         """No settings."""
 
+    alike: ClassVar[frozenset[str]] = frozenset()
+    """Attributes that it sets while it looks, and that no sequence changes, such as why a model cannot be
+    measured: the same in every process, or mappings and sets of which the union counts. Everything else that
+    it changes meanwhile is an accumulator, or several processes cannot share it; see `merging`."""
     reads_aux: ClassVar[bool] = False
     """Whether it reads `step.aux`; what it asks for is then never stacked."""
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from depthkit.utilization.accumulators import Ranks
 from depthkit.utilization.edits import Edit
 from depthkit.utilization.nested import num_bytes
 from depthkit.utilization.offload import Offload
@@ -42,6 +43,10 @@ class Engine:
         batch_tokens: about how many tokens go through a layer at once; at least one sequence does.
         advance: called with the number of layer evaluations just done (a fraction for a micro-batch).
         options: stacking and where recorded states are kept.
+        ranks: the processes that share the sequences, of which this one has a slice; None: it is alone.
+
+    Raises:
+        ValueError: there are fewer sequences than processes.
     """
 
     def __init__(
@@ -51,35 +56,44 @@ class Engine:
         batch_tokens: int = 1024,
         advance: Callable[[float], None] = lambda _: None,
         options: ReplayOptions = DEFAULTS,
+        ranks: Ranks | None = None,
     ):
         self.subject = subject
         self.sequences = sequences
         self._rows_done = 0
         self._advance = advance
-        self._options, self._batch_tokens = options, batch_tokens
-        self._offload = Offload(options.offload_bytes, subject.device)
+        self._options, self._batch_tokens, self._ranks = options, batch_tokens, ranks
+        self._offload = self._room()
         self._stacks: Stacks | None = None
         self._undecided = options.stack
         self._carried = 1
         size = max(1, batch_tokens // sequences.ids.shape[1])
-        count = len(sequences)
-        self.parts = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+        own = part(len(sequences), ranks)
+        self._own = own.stop - own.start
+        self.parts = [slice(at, min(at + size, own.stop)) for at in range(own.start, own.stop, size)]
 
     @property
     def layer_evals(self) -> float:
         """Visits computed so far, one unit being one visit of all sequences."""
-        evals = self._rows_done / len(self.sequences)
+        return self._evals(self._rows_done)
+
+    def _evals(self, rows: int) -> float:
+        evals = rows / len(self.sequences)
         return int(evals) if evals.is_integer() else evals
 
     def count(self, rows: int, visits: float = 1) -> None:
         """Note that a visit (or so many) was computed for some sequences."""
         self._rows_done += int(rows * visits)
-        self._advance(rows * visits / len(self.sequences))
+        self._advance(rows * visits / self._own)
 
     def record(self) -> list[Trace]:
         """The intact forward of every micro-batch."""
-        self._offload = Offload(self._options.offload_bytes, self.subject.device)
+        self._offload = self._room()
         return [self._record(rows) for rows in self.parts]
+
+    def _room(self) -> Offload:
+        processes = self._ranks.size if self._ranks else 1
+        return Offload(self._options.offload_bytes, self.subject.device, processes)
 
     def _record(self, rows: slice) -> Trace:
         batch = self.sequences.rows(rows, self.subject.device)
@@ -106,15 +120,36 @@ class Engine:
         if self._undecided:
             self._stacks, self._undecided = stacking(self.subject, traces, self._batch_tokens), False
         sweep = Sweep(self.subject, self.count, self._stacks, exact)
-        most = max(1, LIVE_BYTES // (self._carried * len(self.sequences)))
+        most = max(1, LIVE_BYTES // (self._carried * self._own))
         for start in range(0, len(waiting), most):
             yield from sweep.steps(traces, waiting[start : start + most])
 
     def cost(self) -> dict[str, Any]:
-        """What a report says of it: layer evaluations, sequences of a micro-batch, and what was opted for."""
-        found = {"layer_evals": self.layer_evals, "micro_batch": self.parts[0].stop}
-        stacked = {"stacked": self._stacks is not None} if self._options.stack else {}
-        return found | stacked | ({"offloaded_bytes": self._offload.moved} if self._offload.moved else {})
+        """What a report says of it: layer evaluations, sequences of a micro-batch, and what was opted for.
+
+        Of all processes together, if there are several.
+        """
+        ranks, own = self._ranks, (self._rows_done, self._offload.moved, self._stacks is not None)
+        rows, moved, stacks = zip(*(ranks.gather(own) if ranks else [own]), strict=True)
+        first = self.parts[0]
+        found = {"layer_evals": self._evals(sum(rows)), "micro_batch": first.stop - first.start}
+        stacked = {"stacked": all(stacks)} if self._options.stack else {}
+        several = {"processes": ranks.size} if ranks else {}
+        return found | stacked | ({"offloaded_bytes": sum(moved)} if sum(moved) else {}) | several
+
+
+def part(count: int, ranks: Ranks | None) -> slice:
+    """Which of `count` sequences are this process': as many, or one more, than the others', in order.
+
+    Raises:
+        ValueError: there are fewer sequences than processes.
+    """
+    if ranks is None:
+        return slice(0, count)
+    if count < ranks.size:
+        raise ValueError(f"sequences: {count} are fewer than the {ranks.size} processes that share them")
+    start, end = (count * rank // ranks.size for rank in (ranks.rank, ranks.rank + 1))
+    return slice(start, end)
 
 
 def replay(trace: Trace, edit: Edit) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from depthkit.utilization.accumulators import Total
 from depthkit.utilization.result import Series
 from depthkit.utilization.statistics import Array, Interval, Number, Sample, numbers
 
@@ -20,31 +21,31 @@ class TokenTable:
     """
 
     def __init__(self, num_rows: int, num_sequences: int):
-        self._sums = np.zeros((2, num_rows, num_sequences))
-        self._counts = np.zeros((2, num_rows, num_sequences))
+        self._sums = Total(2, num_rows, num_sequences)
+        self._counts = Total(2, num_rows, num_sequences)
 
     def add(self, row: int, rows: slice, values: Tensor, valid: Tensor) -> None:
         """Add a micro-batch: values [B, T], counted where valid [B, T]."""
         kept = values.double().where(valid, 0.0)
         for which, start in enumerate((0, 1)):
-            self._sums[which, row, rows] += kept[:, start:].sum(1).cpu().numpy()
-            self._counts[which, row, rows] += valid[:, start:].sum(1).cpu().numpy()
+            self._sums.add((which, row, rows), kept[:, start:].sum(1).cpu().numpy())
+            self._counts.add((which, row, rows), valid[:, start:].sum(1).cpu().numpy())
 
     def add_tokens(self, row: int, sequences: Array, values: Tensor) -> None:
         """Add single tokens [K] that belong to the given sequences [K]; all count as ordinary tokens."""
-        length = self._sums.shape[-1]
-        self._sums[0, row] += np.bincount(sequences, values.double().cpu().numpy(), length)
-        self._counts[0, row] += np.bincount(sequences, minlength=length)
+        length = self._sums.values.shape[-1]
+        self._sums.add((0, row), np.bincount(sequences, values.double().cpu().numpy(), length))
+        self._counts.add((0, row), np.bincount(sequences, minlength=length))
 
     @property
     def sample(self) -> Sample:
         """Sums and counts over all tokens."""
-        return Sample(self._sums[0], self._counts[0])
+        return Sample(self._sums.values[0], self._counts.values[0])
 
     @property
     def sample_no_token0(self) -> Sample:
         """Sums and counts without the first token of each sequence."""
-        return Sample(self._sums[1], self._counts[1])
+        return Sample(self._sums.values[1], self._counts.values[1])
 
 
 def series(sample: Sample, seed: int, unit: str, definition: str) -> Series:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from depthkit.utilization.accumulators import Scratch
 from depthkit.utilization.replay import Step, Trace
 
 SMALLEST = 1e-6
@@ -18,7 +19,7 @@ def write(before: Tensor, after: Tensor) -> Tensor:
     return after.float() - before.float()
 
 
-class IntactWrites:
+class IntactWrites(Scratch):
     """The intact model's writes and their norms; the last one is kept, since a sweep asks again and again."""
 
     def __init__(self) -> None:

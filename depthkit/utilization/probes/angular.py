@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from depthkit.utilization.accumulators import Total
 from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
 from depthkit.utilization.replay import Trace
@@ -37,8 +38,8 @@ class Angular(Probe):
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._single = {name: self.table(self.depth) for name in CONVENTIONS}
-        self._sums = {name: np.zeros((self.depth, self.depth)) for name in CONVENTIONS}
-        self._counts = {name: np.zeros((self.depth, self.depth)) for name in CONVENTIONS}
+        self._sums = {name: Total(self.depth, self.depth) for name in CONVENTIONS}
+        self._counts = {name: Total(self.depth, self.depth) for name in CONVENTIONS}
 
     def see(self, trace: Trace) -> None:
         """Add every pair of states of one micro-batch."""
@@ -58,8 +59,8 @@ class Angular(Probe):
 
     def _add(self, name: str, rows: slice, block: tuple[slice, int], angles: Tensor, valid: Tensor) -> None:
         first, size = block
-        self._sums[name][first, size - 1] += angles.where(valid, 0.0).sum((1, 2)).cpu().numpy()
-        self._counts[name][first, size - 1] += valid.sum((1, 2)).cpu().numpy()
+        self._sums[name].add((first, size - 1), angles.where(valid, 0.0).sum((1, 2)).cpu().numpy())
+        self._counts[name].add((first, size - 1), valid.sum((1, 2)).cpu().numpy())
         if size == 1:
             for visit, angle, real in zip(range(first.start, first.stop), angles, valid, strict=True):
                 self._single[name].add(visit, rows, angle, real)
@@ -73,7 +74,7 @@ class Angular(Probe):
             sample = self._single[name].sample
             result.per_visit[full] = series(sample, self.context.seed, "angle / pi", definition + ", n = 1")
             with np.errstate(invalid="ignore"):
-                values = self._sums[name] / self._counts[name]
+                values = self._sums[name].values / self._counts[name].values
             result.matrices[full] = Matrix(values, "visit l", "n - 1", "angle / pi", definition)
         return result
 

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from depthkit.registry import Spec
+from depthkit.utilization.accumulators import Total, Totals
 from depthkit.utilization.attending import Attending, attending
 from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
@@ -46,11 +47,13 @@ class Attention(Probe):
         eps: float = Field(1e-4, gt=0, lt=1)
         """Probabilities below this count as none."""
 
+    alike = frozenset({"_reasons"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._tables = {name: self.table(self.depth) for name in METRICS}
-        self._heads: dict[str, dict[int, Array]] = {name: {} for name in METRICS}
-        self._counts: dict[str, Array] = {name: np.zeros(self.depth) for name in METRICS}
+        self._heads = {name: Totals() for name in METRICS}
+        self._counts = {name: Total(self.depth) for name in METRICS}
         self._reasons: dict[int, str] = {}
 
     def see(self, trace: Trace) -> None:
@@ -69,9 +72,8 @@ class Attention(Probe):
         for name, (values, defined) in measured(found, self.config.eps).items():
             valid = defined & trace.batch.mask
             self._tables[name].add(visit, trace.rows, values.mean(1), valid)
-            sums = values.double().where(valid[:, None], 0.0).sum((0, 2)).cpu().numpy()
-            self._heads[name][visit] = self._heads[name].get(visit, 0.0) + sums
-            self._counts[name][visit] += int(valid.sum())
+            self._heads[name].add(visit, values.double().where(valid[:, None], 0.0).sum((0, 2)).cpu())
+            self._counts[name].add(visit, int(valid.sum()))
 
     def compute(self) -> Result:
         """Series over heads' mean, least and greatest, and a matrix (visit, head) of every metric."""
@@ -101,14 +103,14 @@ class Attention(Probe):
         for name in METRICS:
             for sample in (self._tables[name].sample, self._tables[name].sample_no_token0):
                 sample.counts[visit] = 0
-            self._heads[name].pop(visit, None)
+            self._heads[name].values.pop(visit, None)
 
     def _by_head(self, name: str) -> Array:
-        heads = self._heads[name]
+        heads = {visit: sums.numpy() for visit, sums in self._heads[name].values.items()}
         values = np.full((self.depth, max(len(sums) for sums in heads.values())), np.nan)
         for visit, sums in heads.items():
             with np.errstate(invalid="ignore", divide="ignore"):
-                values[visit, : len(sums)] = sums / self._counts[name][visit]
+                values[visit, : len(sums)] = sums / self._counts[name].values[visit]
         return values
 
 

@@ -23,6 +23,8 @@ class BranchAblation(DeltaProbe):
     blocks the two branches are independent.
     """
 
+    alike = frozenset({"_reasons"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._reasons: dict[int, str] = {}

@@ -33,6 +33,8 @@ class BranchContribution(Probe):
     left out of the mean. Where branches cannot be told apart the visit has no number.
     """
 
+    alike = frozenset({"_unknown"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._size = {branch: self.table(self.depth) for branch in READS}

@@ -16,6 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from depthkit.registry import Spec
+from depthkit.utilization.accumulators import Totals
 from depthkit.utilization.draws import choose_tokens
 from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
@@ -46,20 +47,20 @@ class Cka(Probe):
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._chosen = choose_tokens(context.sequences, config.max_tokens, context.seed)
-        self._states: list[list[Tensor]] = [[] for _ in range(self.depth + 1)]
-        self._first: list[Tensor] = []
+        self._states = Totals()
 
     def see(self, trace: Trace) -> None:
         """Keep the chosen tokens' states of one micro-batch."""
-        chosen = self._chosen[trace.rows]
-        self._first.append(chosen.nonzero()[:, 1] == 0)
+        chosen, count = self._chosen[trace.rows], int(self._chosen.sum())
+        start = int(self._chosen[: trace.rows.start].sum())
+        rows = slice(start, start + int(chosen.sum()))
         for row, state in enumerate(trace.states):
-            self._states[row].append(state[chosen.to(state.device)].float())
+            self._states.add_rows(row, state[chosen.to(state.device)].float(), rows, count)
 
     def compute(self) -> Result:
         """Matrices over pairs of states, and the series of neighbours, with and without token 0."""
-        states = [torch.cat(parts) for parts in self._states]
-        first = torch.cat(self._first)
+        states = [self._states.values[row] for row in range(self.depth + 1)]
+        first = self._chosen.nonzero()[:, 1] == 0
         result = Result()
         kept = {"all_tokens": torch.ones_like(first), "no_token0": ~first}
         for aggregation, which in kept.items():

@@ -35,6 +35,8 @@ class EffectiveRank(Probe):
     less one. Each is between 1 and D, and undefined where the states do not vary.
     """
 
+    alike = frozenset({"_width"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._first = [Moments() for _ in range(self.depth + 1)]

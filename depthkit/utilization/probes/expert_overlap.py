@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from depthkit.model.ffns.router import selection_overlap
+from depthkit.utilization.accumulators import Totals
 from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
 from depthkit.utilization.replay import Trace
@@ -45,6 +46,8 @@ class Slot:
 class ExpertOverlap(Probe):
     """Overlap of the experts that loops choose for the same token, against the overlap by chance."""
 
+    alike = frozenset({"_chances", "_reasons"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         groups: dict[tuple[str, int], list[int]] = {}
@@ -52,15 +55,14 @@ class ExpertOverlap(Probe):
             groups.setdefault((place.segment, place.slot), []).append(visit)
         self._groups = {name: visits for name, visits in groups.items() if len(visits) > 1}
         self._segments = list(dict.fromkeys(segment for segment, _ in self._groups))
-        self._slots: dict[tuple[str, int], Slot] = {}
+        self._overlaps, self._loads = Totals(), Totals()
+        self._chances: dict[tuple[str, int], float] = {}
         self._reasons: dict[tuple[str, int], str] = {}
         self._tables = {name: self.table(len(self._segments)) for name in TOKENS}
         self._previous = self.table(self.depth)
-        self._tokens = 0
 
     def see(self, trace: Trace) -> None:
         """Compare the loops of one micro-batch."""
-        self._tokens += int(trace.batch.mask.sum())
         for name, visits in self._groups.items():
             if name in self._reasons:
                 continue
@@ -75,37 +77,46 @@ class ExpertOverlap(Probe):
         visits, mask, experts = self._groups[name], trace.batch.mask, found[0].num_experts
         sets = torch.stack([entry.experts for entry in found])
         loops, k = len(sets), sets.shape[-1]
-        empty = np.zeros((loops, loops)), np.zeros((loops, experts))
-        slot = self._slots.setdefault(name, Slot(*empty, k / experts))
+        chance = self._chances[name] = k / experts
+        overlap, loads = (torch.zeros(loops, size, dtype=torch.float64) for size in (loops, experts))
         mean = torch.zeros(mask.shape, device=mask.device)
         for loop, own in enumerate(sets):
             shared = selection_overlap(own[None], sets)
-            slot.overlap[loop] += shared.where(mask, 0.0).double().sum((1, 2)).cpu().numpy()
-            slot.loads[loop] += torch.bincount(own[mask].flatten(), minlength=experts).cpu().numpy()
+            overlap[loop] = shared.where(mask, 0.0).double().sum((1, 2)).cpu()
+            loads[loop] = torch.bincount(own[mask].flatten(), minlength=experts).cpu()
             mean += (shared.sum(0) - 1) / (loops * (loops - 1))
             if loop:
                 self._previous.add(visits[loop], trace.rows, shared[loop - 1], mask)
+        self._overlaps.add(name, overlap)
+        self._loads.add(name, loads)
         same, distinct = variety(sets, experts)
         row = self._segments.index(name[0])
-        for key, value in zip(TOKENS, (mean, mean / slot.chance, same, distinct), strict=True):
+        for key, value in zip(TOKENS, (mean, mean / chance, same, distinct), strict=True):
             self._tables[key].add(row, trace.rows, value, mask)
+
+    def _slots(self) -> dict[tuple[str, int], Slot]:
+        overlaps, loads = self._overlaps.values, self._loads.values
+        return {
+            name: Slot(overlaps[name].numpy(), loads[name].numpy(), chance)
+            for name, chance in self._chances.items()
+        }
 
     def compute(self) -> Result:
         """By segment overlaps and divergences of loops (R x R); by visit the overlap with the loop before."""
-        result = Result()
+        result, found = Result(), self._slots()
         unseen = {group: reason for group, reason in self._reasons.items() if reason != DENSE}
         for (segment, slot), reason in unseen.items():
             result.skipped[f"expert_overlap[{segment}.{slot}]"] = reason
-        if not self._slots and not unseen:
+        if not found and not unseen:
             result.skipped["expert_overlap"] = UNLOOPED
-        if not self._slots:
+        if not found:
             return result
         words = "share of a token's k experts that the loop before had chosen too"
         result.per_visit |= both_means(
             "expert_overlap_previous", self._previous, self.context.seed, "fraction", words
         )
         for segment in self._segments:
-            slots = [slot for (name, _), slot in self._slots.items() if name == segment]
+            slots = [slot for (name, _), slot in found.items() if name == segment]
             if slots:
                 self._matrices(result, segment, slots)
                 self._scalars(result, segment, slots)
@@ -114,7 +125,8 @@ class ExpertOverlap(Probe):
     def _matrices(self, result: Result, segment: str, slots: list[Slot]) -> None:
         loops = ("loop", "loop")
         with np.errstate(invalid="ignore"):
-            overlap = _mean([slot.overlap / self._tokens for slot in slots])
+            tokens = int(self.context.sequences.mask.sum())
+            overlap = _mean([slot.overlap / tokens for slot in slots])
         words = "share of a token's k experts that both loops chose, mean over layers"
         result.matrices[f"expert_overlap.{segment}"] = Matrix(overlap, *loops, "fraction", words)
         divergence = _mean([divergences(slot.loads) for slot in slots])

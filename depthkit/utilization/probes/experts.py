@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from depthkit.registry import Spec
+from depthkit.utilization.accumulators import Totals
 from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
 from depthkit.utilization.replay import Trace
@@ -45,8 +46,11 @@ class Experts(Probe):
         dead_below: float = Field(1e-4, ge=0, lt=1)
         """An expert with a smaller share of the choices is dead."""
 
+    alike = frozenset({"_reasons", "_unscored"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
+        self._chosen = Totals()
         self._loads: dict[int, Array] = {}
         self._reasons: dict[int, str] = {}
         self._tables = {name: self.table(self.depth) for name in ROUTER}
@@ -64,9 +68,8 @@ class Experts(Probe):
 
     def _add(self, trace: Trace, visit: int, found: Routing) -> None:
         mask = trace.batch.mask
-        empty = np.zeros((len(self.context.sequences), found.num_experts))
-        loads = self._loads.setdefault(visit, empty)
-        loads[trace.rows] += choices(found, mask).cpu().numpy()
+        count = len(self.context.sequences)
+        self._chosen.add_rows(visit, choices(found, mask).cpu(), trace.rows, count)
         if found.shares is None:
             self._unscored.add(visit)
             return
@@ -78,12 +81,12 @@ class Experts(Probe):
         """Loads (visit, expert), their summaries by visit, and those of the worst and the mean visit."""
         result = Result()
         unseen = {visit: reason for visit, reason in self._reasons.items() if reason != DENSE}
-        loads = {visit: load for visit, load in self._loads.items() if visit not in self._reasons}
-        if unseen or not loads:
+        seen = [visit for visit in range(self.depth) if visit not in self._reasons]
+        self._loads = {visit: self._chosen.values[visit].numpy() for visit in seen}
+        if unseen or not seen:
             result.skipped["experts"] = told(unseen) if unseen else NONE
-        if not loads:
+        if not seen:
             return result
-        self._loads = loads
         self._summaries(result)
         self._router(result)
         words = "share of the choices of a visit that an expert got"

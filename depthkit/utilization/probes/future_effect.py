@@ -37,6 +37,8 @@ class FutureEffect(Probe):
         cuts: int = Field(4, ge=1)
         """Number of cut points t."""
 
+    alike = frozenset({"_reason"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._reason: str | None = None

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from depthkit.utilization.accumulators import Totals
 from depthkit.utilization.linearised import reason_against
 from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
@@ -41,13 +42,14 @@ class GradientNorm(Probe):
     parameters and `.grad` stay as they were; it takes as much memory as the layers.
     """
 
+    alike = frozenset({"_reasons"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         layers = context.subject.layers
         self._parameters = [[p for p in layer.parameters() if p.is_floating_point()] for layer in layers]
-        self._gradients: dict[nn.Parameter, Tensor] = {
-            p: torch.zeros_like(p, dtype=torch.float32) for p in self._flat()
-        }
+        self._gradients = Totals()
+        self._places = {p: place for place, p in enumerate(self._flat())}
         self._states = self.table(self.depth + 1)
         self._reasons: dict[str, str] = {}
         if any(parameter.is_meta for parameter in self._flat()):
@@ -71,8 +73,8 @@ class GradientNorm(Probe):
             wanted = [*parameters, *states]
             found = torch.autograd.grad(final, wanted, cotangent, materialize_grads=True)
         self.context.count(len(trace.batch), EVALUATIONS * self.depth)
-        for parameter, gradient in zip(parameters, found, strict=False):
-            self._gradients[parameter] += gradient
+        for place, gradient in enumerate(found[: len(parameters)]):
+            self._gradients.add(place, gradient.float())
         for row, gradient in enumerate(found[len(parameters) :]):
             self._states.add(row, trace.rows, gradient.float().norm(dim=-1), trace.batch.mask)
 
@@ -114,7 +116,7 @@ class GradientNorm(Probe):
         sizes, ratios = [], []
         for parameters in self._parameters:
             measured = [] if failed else parameters
-            size = _norm(self._gradients[p] for p in measured) / scored
+            size = _norm(self._gradients.values[self._places[p]] for p in measured) / scored
             weight = _norm(measured)
             sizes.append(None if failed or not parameters else number(size))
             ratios.append(None if failed or weight == 0 else number(size / weight))

@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from depthkit.registry import Spec
+from depthkit.utilization.accumulators import Total
 from depthkit.utilization.draws import fingerprints, rademacher, single_tokens
 from depthkit.utilization.linearised import Linearised, NotDifferentiable, reason_against
 from depthkit.utilization.probe import Context, Probe
@@ -58,11 +59,13 @@ class Jacobian(Probe):
         iterations: int = Field(8, ge=0)
         """Steps of the power iteration for the largest singular value; 0 leaves it out."""
 
+    alike = frozenset({"_reasons"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._seeds = fingerprints(context.sequences, context.seed)
         self._whole, self._token = self.table(self.depth), self.table(self.depth)
-        self._top = np.zeros((self.depth, len(context.sequences)))
+        self._top = Total(self.depth, len(context.sequences))
         self._reasons: dict[str, str] = {}
 
     def see(self, trace: Trace) -> None:
@@ -113,7 +116,7 @@ class Jacobian(Probe):
             _check_adjoint(pushed, pulled, u)
             u = _unit(pushed)
         size = ((found.pull(u) - u) * real).double().flatten(1).norm(dim=1)
-        self._top[visit, trace.rows] = size.cpu().numpy()
+        self._top.add((visit, trace.rows), size.cpu().numpy())
 
     def _count(self, trace: Trace, evaluations: float) -> None:
         self.context.count(len(trace.batch), evaluations)
@@ -132,9 +135,9 @@ class Jacobian(Probe):
         if config.iterations:
             words = f"largest singular value of J - I, at least (after {config.iterations} power iterations)"
             real = self.context.sequences.mask.any(1).cpu().double().numpy()
-            counts = np.broadcast_to(real * (not missing & {DISTANCE, TOP}), self._top.shape)
+            counts = np.broadcast_to(real * (not missing & {DISTANCE, TOP}), self._top.values.shape)
             result.per_visit[f"{TOP}.mean"] = series(
-                Sample(self._top * counts, counts),
+                Sample(self._top.values * counts, counts),
                 self.context.seed,
                 "ratio",
                 f"{words}, mean over sequences",

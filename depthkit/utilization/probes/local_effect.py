@@ -23,6 +23,8 @@ class LocalEffect(Probe):
     evaluations.
     """
 
+    alike = frozenset({"_reason"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._reason: str | None = None

@@ -16,6 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from depthkit.registry import Spec
+from depthkit.utilization.accumulators import Total
 from depthkit.utilization.loop_counts import LoopCounts, boundaries
 from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
@@ -59,7 +60,7 @@ class Loops(Probe):
         super().__init__(config, context)
         self._ends, self._reasons = boundaries(context.places)
         self._tables = {name: self.table(self.depth) for name in STEPS}
-        self._pairs = np.zeros((2, self.depth, len(context.sequences)))
+        self._pairs = Total(2, self.depth, len(context.sequences))
         self._counts = LoopCounts(context, config.counts, self._ends)
 
     def see(self, trace: Trace) -> None:
@@ -68,7 +69,7 @@ class Loops(Probe):
             states = [trace.after[visit].float() for visit in ends]
             for loop, visit in enumerate(ends):
                 self._steps(trace, visit, states[max(0, loop - 2) : loop + 1])
-                self._pairs[:, visit, trace.rows] += pairs(states[loop], trace.batch.mask)
+                self._pairs.add((slice(None), visit, trace.rows), pairs(states[loop], trace.batch.mask))
         if self._ends:
             self._counts.see(trace)
 
@@ -97,7 +98,7 @@ class Loops(Probe):
         result.skipped |= {f"loops[{name}]": reason for name, reason in self._reasons.items()}
         for name, (unit, words) in STEPS.items():
             result.per_visit |= both_means(name, self._tables[name], seed, unit, words)
-        sample = Sample(*self._pairs)
+        sample = Sample(*self._pairs.values)
         result.per_visit["token_correlation.mean"] = series(sample, seed, "cosine", CORRELATION)
         if max(len(ends) for ends in self._ends.values()) < 3:
             result.skipped["loop_contraction"] = "two successive steps need three loops"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from depthkit.registry import Spec
+from depthkit.utilization.accumulators import Totals
 from depthkit.utilization.deltas import Deltas
 from depthkit.utilization.edits import Edit, Replace
 from depthkit.utilization.probe import Context, Probe
@@ -37,10 +38,11 @@ class MeanAblation(Probe):
         token0_apart: bool = False
         """Whether position 0, whose write is often a hundred times the others', has a mean of its own."""
 
+    alike = frozenset({"_reason"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
-        self._sums: Tensor = torch.empty(0)
-        self._counts = torch.zeros(2, dtype=torch.float64)
+        self._sums = Totals()
         self._reason: str | None = None
         self._name = NAME + ("_token0_apart" if config.token0_apart else "")
         self._deltas = Deltas({}, self.depth, len(context.sequences))
@@ -48,22 +50,21 @@ class MeanAblation(Probe):
     def see(self, trace: Trace) -> None:
         """Add the writes of one micro-batch, those at position 0 and the others, in fp64 on the host."""
         self._reason = irreplaceable(trace)
-        if self._sums.numel() == 0:
-            self._sums = torch.zeros(self.depth, 2, trace.final.shape[-1], dtype=torch.float64)
         mask = trace.batch.mask
-        parts = (mask[:, :1], mask[:, 1:])
-        self._counts += torch.stack([part.sum().double().cpu() for part in parts])
         for visit, (before, after) in enumerate(zip(trace.before, trace.after, strict=True)):
             added = write(before, after).double() * mask[..., None]
             both = torch.stack([added[:, :1].sum((0, 1)), added[:, 1:].sum((0, 1))])
-            self._sums[visit] += both.cpu()
+            self._sums.add(visit, both.cpu())
 
     def means(self) -> Tensor:
         """`[L, 2, D]`: what is written at position 0, and at the others."""
+        sums = torch.stack([self._sums.values[visit] for visit in range(self.depth)])
+        mask = self.context.sequences.mask.cpu()
+        counts = torch.stack([part.sum().double() for part in (mask[:, :1], mask[:, 1:])])
         if self.config.token0_apart:
-            return self._sums / self._counts.clamp(min=1)[:, None]
-        whole = self._sums.sum(1, keepdim=True) / self._counts.sum().clamp(min=1)
-        return whole.expand_as(self._sums)
+            return sums / counts.clamp(min=1)[:, None]
+        whole = sums.sum(1, keepdim=True) / counts.sum().clamp(min=1)
+        return whole.expand_as(sums)
 
     def edits(self) -> list[Edit]:
         """Each visit replaced in turn."""

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from depthkit.registry import Spec
+from depthkit.utilization.accumulators import Totals
 from depthkit.utilization.linearised import Linearised, NotDifferentiable, reason_against
 from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
@@ -44,45 +45,44 @@ class MeanJacobian(Probe):
         directions: int = Field(16, ge=1)
         """Random directions; each costs one backward pass a visit. From D on, all D are taken instead."""
 
+    alike = frozenset({"_reason", "_width"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
-        self._pulled: Tensor | None = None
-        self._directions = torch.empty(0)
-        self._tokens = 0
+        self._pulled = Totals()
+        self._width = 0
         self._reason: str | None = None
 
     def see(self, trace: Trace) -> None:
         """Add the products of every visit of one micro-batch."""
-        if self._pulled is None:
-            self._start(trace)
-        self._tokens += int(trace.batch.mask.sum())
+        self._width = trace.before[0].shape[-1]
+        directions = self._directions()
         for visit in range(self.depth):
-            reason = self._reason or reason_against(partial(self._pull, trace, visit))
+            reason = self._reason or reason_against(partial(self._pull, trace, visit, directions))
             self._reason = self._reason or (f"visit {visit}: {reason}" if reason else None)
 
-    def _start(self, trace: Trace) -> None:
-        width, count = trace.before[0].shape[-1], self.config.directions
+    def _directions(self) -> Tensor:
+        """[M, D]."""
+        width, count = self._width, self.config.directions
         generator = torch.Generator().manual_seed(self.context.seed)
         signs = torch.randint(0, 2, (count, width), generator=generator) * 2.0 - 1.0
-        self._directions = torch.eye(width) * width**0.5 if count >= width else signs
-        self._pulled = torch.zeros(self.depth, *self._directions.shape, dtype=torch.float64)
+        return torch.eye(width) * width**0.5 if count >= width else signs
 
-    def _pull(self, trace: Trace, visit: int) -> None:
-        assert self._pulled is not None
+    def _pull(self, trace: Trace, visit: int, directions: Tensor) -> None:
         if trace.before[visit].dtype not in (torch.float32, torch.float64):
             raise NotDifferentiable("short numbers round J - I away: load the model in float32")
         found, real = Linearised(trace, visit), trace.batch.mask[..., None]
-        self.context.count(len(trace.batch), FORWARD + BACKWARD * len(self._directions))
-        for row, v in enumerate(self._directions.to(trace.before[visit])):
-            total = (found.pull(v * real) * real).double().sum((0, 1))
-            self._pulled[visit, row] += total.cpu()
+        self.context.count(len(trace.batch), FORWARD + BACKWARD * len(directions))
+        rows = directions.to(trace.before[visit])
+        pulled = [(found.pull(v * real) * real).double().sum((0, 1)) for v in rows]
+        self._pulled.add(visit, torch.stack(pulled).cpu())
 
     def compute(self) -> Result:
         """The norm over D and over sqrt(D), and the mean of the diagonal; None with the reason."""
         result = Result(skipped={DISTANCE: self._reason} if self._reason else {})
-        width = self._directions.shape[-1]
+        width, count = self._width, len(self._directions())
         norms, diagonal = self._numbers()
-        kind = "exact" if len(self._directions) >= width else f"{len(self._directions)} directions"
+        kind = "exact" if count >= width else f"{count} directions"
         words = f"||J_mean - I||_F of the mean Jacobian of a token ({kind}), over"
         result.per_visit = {
             f"{DISTANCE}.over_dim": Series(numbers(norms / width), "ratio", f"{words} the width"),
@@ -98,10 +98,11 @@ class MeanJacobian(Probe):
     def _numbers(self) -> tuple[Array, Array]:
         """||J_mean - I||_F and the diagonal's mean, by visit."""
         undefined = np.full(self.depth, np.nan)
-        if self._reason or self._pulled is None or not self._tokens:
+        if self._reason:
             return undefined, undefined
-        directions = self._directions.double()
-        pulled = self._pulled / self._tokens
+        directions = self._directions().double()
+        sums = torch.stack([self._pulled.values[visit] for visit in range(self.depth)])
+        pulled = sums / int(self.context.sequences.mask.sum())
         norms = (pulled - directions).square().sum(-1).mean(-1).sqrt()
         diagonal = (pulled * directions).mean(-1).mean(-1)
         return norms.numpy(), diagonal.numpy()

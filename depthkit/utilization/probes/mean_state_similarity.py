@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from depthkit.utilization.accumulators import Totals
 from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
 from depthkit.utilization.replay import Trace
 from depthkit.utilization.result import Matrix, Result, Series
-from depthkit.utilization.statistics import Array, numbers
+from depthkit.utilization.statistics import numbers
 
 NAME = "mean_state_similarity"
 
@@ -27,19 +28,19 @@ class MeanStateSimilarity(Probe):
 
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
-        self._sums: Array | None = None
+        self._sums = Totals()
 
     def see(self, trace: Trace) -> None:
         """Add the states of one micro-batch."""
-        sums = np.stack([state[trace.batch.mask].double().sum(0).cpu().numpy() for state in trace.after])
-        self._sums = sums if self._sums is None else self._sums + sums
+        for visit, state in enumerate(trace.after):
+            self._sums.add(visit, state[trace.batch.mask].double().sum(0).cpu())
 
     def compute(self) -> Result:
         """The matrix, and each visit against the one before."""
-        assert self._sums is not None
-        sizes = np.linalg.norm(self._sums, axis=1)
+        sums = np.stack([self._sums.values[visit].numpy() for visit in range(self.depth)])
+        sizes = np.linalg.norm(sums, axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):
-            found = self._sums @ self._sums.T / np.outer(sizes, sizes)
+            found = sums @ sums.T / np.outer(sizes, sizes)
         words = "cosine of the mean states, over all tokens, after two visits"
         previous = [np.nan, *np.diagonal(found, 1)]
         return Result(

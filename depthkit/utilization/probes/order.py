@@ -40,6 +40,8 @@ class Order(Probe):
         shuffles: int = Field(3, ge=1)
         """Seeded random orders of the middle, of which the mean is reported."""
 
+    alike = frozenset({"_parallel"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._parallel: str | None = None

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from depthkit.utilization.accumulators import Largest
 from depthkit.utilization.edits import Edit, skip
 from depthkit.utilization.probe import Context, Probe
 from depthkit.utilization.probes import PROBES
@@ -35,7 +35,7 @@ class OutputEffect(Probe):
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._tables = {name: self.table(self.depth) for name in (L2, KL)}
-        self._largest = np.full(self.depth, np.nan)
+        self._largest = Largest(self.depth)
 
     def edits(self) -> list[Edit]:
         """Each visit skipped in turn."""
@@ -50,8 +50,7 @@ class OutputEffect(Probe):
         self._tables[L2].add(visit, step.trace.rows, distance, mask)
         self._tables[KL].add(visit, step.trace.rows, divergence, mask)
         if bool(mask.any()):
-            largest = float(distance.where(mask, 0.0).max())
-            self._largest[visit] = np.fmax(self._largest[visit], largest)
+            self._largest.add(visit, float(distance.where(mask, 0.0).max()))
 
     def _distances(self, intact: Tensor, altered: Tensor) -> tuple[Tensor, Tensor]:
         """Both `[B, T]`, the head run on a chunk of positions at a time."""
@@ -79,6 +78,6 @@ class OutputEffect(Probe):
             | both_means(KL, self._tables[KL], seed, "nats", divergence)
         )
         words = f"{DISTANCE}, largest of all tokens: compares only equal samples"
-        result.per_visit[f"{L2}.max_all_tokens"] = Series(numbers(self._largest), "distance", words)
+        result.per_visit[f"{L2}.max_all_tokens"] = Series(numbers(self._largest.values), "distance", words)
         result.samples |= {f"{name}.mean": table.sample for name, table in self._tables.items()}
         return result

@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from depthkit.registry import Spec
+from depthkit.utilization.accumulators import Totals
 from depthkit.utilization.deltas import Deltas
 from depthkit.utilization.edits import Edit, Replace
 from depthkit.utilization.probe import Context, Probe
@@ -41,9 +42,11 @@ class ResampleAblation(Probe):
         max_bytes: int = Field(2**32, ge=1)
         """Most host memory for the writes; beyond it the metric is null."""
 
+    alike = frozenset({"_reason"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
-        self._writes: Tensor | None = None
+        self._writes = Totals()
         self._reason: str | None = "needs two sequences" if len(context.sequences) < 2 else None
         self._givers = givers(context.sequences.mask.cpu(), context.seed)
         self._deltas = Deltas({}, self.depth, len(context.sequences))
@@ -53,10 +56,8 @@ class ResampleAblation(Probe):
         self._reason = self._reason or irreplaceable(trace) or self._too_large(trace)
         if self._reason:
             return
-        if self._writes is None:
-            self._writes = torch.empty(self._shape(trace), dtype=trace.final.dtype)
         for visit, (before, after) in enumerate(zip(trace.before, trace.after, strict=True)):
-            self._writes[visit, trace.rows] = (after - before).cpu()
+            self._writes.add_rows(visit, (after - before).cpu(), trace.rows, len(self.context.sequences))
 
     def _shape(self, trace: Trace) -> tuple[int, ...]:
         return self.depth, len(self.context.sequences), *trace.final.shape[1:]
@@ -69,10 +70,11 @@ class ResampleAblation(Probe):
 
     def edits(self) -> list[Edit]:
         """Each visit replaced in turn."""
-        if self._writes is None:
+        if self._reason:
             return []
         edits: dict[int, Edit] = {
-            visit: Replace(visit, NAME, self._giving(writes)) for visit, writes in enumerate(self._writes)
+            visit: Replace(visit, NAME, self._giving(self._writes.values[visit]))
+            for visit in range(self.depth)
         }
         self._deltas = Deltas(edits, self.depth, len(self.context.sequences))
         return self._deltas.edits

@@ -31,6 +31,8 @@ class RoutingChange(Probe):
 
     reads_aux = True
 
+    alike = frozenset({"_routed"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._routed: set[int] = set()

@@ -52,6 +52,8 @@ class Usefulness(Probe):
         thresholds: list[float] = Field([1.001, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0], min_length=1)
         """A visit counts as useful at x when its U exceeds x; 1.1 is the published one."""
 
+    alike = frozenset({"_note", "_reason"})
+
     def __init__(self, config: Any, context: Context):
         super().__init__(config, context)
         self._fit = halves(context.sequences, context.seed)
