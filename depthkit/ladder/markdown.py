@@ -57,15 +57,16 @@ def _table(summary: Summary, cell: Callable[[Sequence[Row]], str]) -> str:
     results = summary.results
     if not results.cells:
         return "(nothing finished)"
-    at = results.axes.index(results.lines or results.axes[0])
+    compared = results.lines or next(iter(results.axes), None)
     found: dict[tuple[str, str], str] = {}
     for place, rows in results.cells.items():
         others = [
             f"{short_name(axis)} {value}"
-            for index, (axis, value) in enumerate(zip(results.axes, place, strict=True))
-            if index != at
+            for axis, value in zip(results.axes, place, strict=True)
+            if axis != compared
         ]
-        found[", ".join(others), str(place[at])] = cell(rows)
+        name = results.ladder.replicate if compared is None else results.at(place, compared)
+        found[", ".join(others), str(name)] = cell(rows)
     down, across = (list(dict.fromkeys(key[side] for key in found)) for side in (0, 1))
     if len(across) > len(down):
         found = {(second, first): value for (first, second), value in found.items()}

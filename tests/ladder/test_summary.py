@@ -100,6 +100,11 @@ def test_the_markdown_has_every_sentence_and_what_is_compared_across_or_down(sum
     assert [line.split(" | ")[0] for line in table] == ["| ", "| ---", "| a", "| b", "| c"]
 
 
+def test_a_ladder_of_replicates_alone_has_one_number():
+    table = summary_markdown(Summary(make_results(lambda place: 3.0, axes={"seed": [0, 1]}, compare=[])))
+    assert table.split("\n\n")[1].splitlines()[0] == "|  | seed |"
+
+
 def test_the_table_has_a_row_a_rung(summary):
     rows = list(csv.DictReader(io.StringIO(rows_csv(summary.results))))
     assert [row["rung"] for row in rows] == [row.rung.name for row in summary.results.rows]
