@@ -34,8 +34,8 @@ SHORT = {
 }
 """Settings with which draws leave something out, and little is computed."""
 EVERY = [{"kind": name, **SHORT.get(name, {})} for name in PROBES.names() if name != "task_drop"]
-PLACES = {"seconds", "processes", "micro_batch"}
-"""What a report says of the processes themselves."""
+PLACES = {"seconds", "processes", "micro_batch", "env"}
+"""What a report says of the processes themselves; `env` names the libraries that happen to be imported."""
 WINDOW = 9
 
 
