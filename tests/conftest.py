@@ -1,6 +1,8 @@
 """Shared by all tests: one thread, and a garbage collector that leaves what is imported alone."""
 
 import gc
+import importlib.util
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +23,12 @@ def _one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def script():
+    """eval.py as a module."""
+    spec = importlib.util.spec_from_file_location("eval_script", Path(__file__).parents[1] / "eval.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

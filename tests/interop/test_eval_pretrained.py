@@ -1,6 +1,5 @@
 """`python eval.py` on a Hugging Face folder: from files to report, and what it says when something is wrong."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -13,14 +12,6 @@ from tests.utilization.families import family
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["sequences=4", "sequence_length=12", "plots=false", "html=false"]
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("eval_script", ROOT / "eval.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

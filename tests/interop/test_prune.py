@@ -1,6 +1,5 @@
 """`drop=`: a checkpoint without some layers that does what skipping them does, or nothing at all."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -163,10 +162,7 @@ def test_config_lists_and_counts():
     assert gemma.layer_types == ["sliding_attention", *["full_attention"] * 3]
 
 
-def test_from_the_command_line(place, tmp_path, capsys, monkeypatch):
-    spec = importlib.util.spec_from_file_location("eval_script", ROOT / "eval.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+def test_from_the_command_line(script, place, tmp_path, capsys, monkeypatch):
     source = saved(place, "llama")
     monkeypatch.chdir(tmp_path)
     words = [str(source), f"data={place / 'ids.npy'}", "sequences=4", "sequence_length=12"]

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -66,11 +65,8 @@ def _dequantised(*names):
 
 @pytest.mark.slow
 @installed
-def test_a_pretrained_model_needs_its_first_and_last_layers(tmp_path, capsys):
+def test_a_pretrained_model_needs_its_first_and_last_layers(script, tmp_path, capsys):
     """The known pattern of this model: layers 0, 1, 11, 28 and 29 each cost more than 1 nat to skip."""
-    spec = importlib.util.spec_from_file_location("eval_script", Path(__file__).parents[2] / "eval.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     words = ["sequences=2", "sequence_length=96", "plots=false", f"out={tmp_path}"]
     assert script.main(["smollm2", "preset=quick", *words]) == 0
     report = json.loads((tmp_path / "report.json").read_text())

@@ -1,6 +1,5 @@
 """`python eval.py`: from a trained run to its report, and what it says when something is wrong."""
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -11,16 +10,9 @@ import pytest
 
 from depthkit import config
 from tests.models import model_dict
+from tests.texts import verses
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("eval_script", ROOT / "eval.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +21,7 @@ def run(tmp_path_factory):
     from depthkit.training.run import train
 
     folder = tmp_path_factory.mktemp("runs")
-    text = folder / "text.txt"
-    text.write_text(
-        "\n\n".join(f"Verse {i}: in the beginning was line {i * 7919 % 1000}." for i in range(400))
-    )
-    corpus = {"kind": "files", "paths": [str(text)], "separator": "\n\n", "validation_fraction": 0.3}
+    corpus = verses(folder, 400)
     data = {"corpus": corpus, "sequence_length": 16, "cache": str(folder / "cache")}
     steps = {"steps": 4, "batch_size": 4, "lr": 1e-3, "checkpoint_every": 2, "device": "cpu"}
     document = {"model": model_dict(depth=3, vocab=None), "data": data, "train": steps}

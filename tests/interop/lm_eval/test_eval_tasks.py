@@ -11,28 +11,17 @@ import pytest
 from depthkit.interop import hf_tokenizer, smollm2
 from depthkit.utilization.options import EvalOptions
 from tests.interop.helpers import write_run
+from tests.texts import verses
 
 ROOT = Path(__file__).parents[3]
 QUICK = ["sequences=2", "plots=false", "html=false"]
 
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("eval_script", ROOT / "eval.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run on bytes that was never trained."""
     folder = tmp_path_factory.mktemp("runs")
-    text = folder / "text.txt"
-    text.write_text(
-        "\n\n".join(f"Verse {i}: in the beginning was line {i * 7919 % 1000}." for i in range(40))
-    )
-    corpus = {"kind": "files", "paths": [str(text)], "separator": "\n\n", "validation_fraction": 0.3}
+    corpus = verses(folder, 40)
     write_run(
         folder / "tiny", {"corpus": corpus, "sequence_length": 64, "cache": str(folder / "cache")}, depth=3
     )
