@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import methodcaller
 
 from depthkit.ladder.axes import short_name
 from depthkit.ladder.compare import ALPHA, CORRECTION
@@ -38,18 +40,19 @@ def summary_markdown(summary: Summary) -> str:
 
 def _quantities() -> Iterator[tuple[str, Callable[[Sequence[Row]], str]]]:
     for name in SCALARS:
-        yield f"`{name}`", lambda rows, name=name: _mean([row.scalar(name) for row in rows])  # type: ignore[misc]
-    yield f"`variance.mean`, {LAST_VARIANCE}", lambda rows: _mean([_last_variance(row) for row in rows])
+        yield f"`{name}`", partial(_mean, methodcaller("scalar", name))
+    yield f"`variance.mean`, {LAST_VARIANCE}", partial(_mean, _last_variance)
 
 
 def _last_variance(row: Row) -> float | None:
-    known = row.report is not None and "variance.mean" in row.report.metrics
-    return row.report.per_visit("variance.mean")[-1] if known and row.report is not None else None
+    if row.report is None or "variance.mean" not in row.report.metrics:
+        return None
+    return row.report.per_visit("variance.mean")[-1]
 
 
-def _mean(values: Sequence[float | None]) -> str:
-    found = [value for value in values if value is not None]
-    return f"{sum(found) / len(found):.3g}" if found and len(found) == len(values) else ""
+def _mean(quantity: Callable[[Row], float | None], rows: Sequence[Row]) -> str:
+    found = [value for row in rows if (value := quantity(row)) is not None]
+    return f"{sum(found) / len(found):.3g}" if found and len(found) == len(rows) else ""
 
 
 def _table(summary: Summary, cell: Callable[[Sequence[Row]], str]) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 from depthkit import config as configs
 from depthkit.training import checkpoint, contents, optim, rng, tensors
 from depthkit.training.parallel.quiet import QuietRecorder
+from depthkit.training.parallel.writing import Snapshot
 from depthkit.training.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -25,13 +26,10 @@ def save(trainer: Trainer, recorder: Recorder | QuietRecorder) -> None:
     """
     recorder.pictures(trainer.step)
     with recorder.folder.writing(f"the checkpoint of step {trainer.step}"):
-        trainer.parallel.save(
-            recorder.folder.checkpoints,
-            trainer.step,
-            {part: _stored(trainer, held) for part, held in _parts(trainer).items()},
-            _state(trainer),
-            trainer.config.train.keep,
-        )
+        parts = {part: _stored(trainer, held) for part, held in _parts(trainer).items()}
+        keep = trainer.config.train.keep
+        root = recorder.folder.checkpoints
+        trainer.parallel.checkpoints.begin(Snapshot(root, trainer.step, parts, _state(trainer), keep))
 
 
 def finish(trainer: Trainer, recorder: Recorder | QuietRecorder) -> None:
@@ -41,7 +39,7 @@ def finish(trainer: Trainer, recorder: Recorder | QuietRecorder) -> None:
         OSError: it could not be written; earlier checkpoints are untouched.
     """
     with recorder.folder.writing("the last checkpoint"):
-        trainer.parallel.finish()
+        trainer.parallel.checkpoints.finish()
 
 
 def restore(trainer: Trainer, folder: Path, state: dict[str, Any]) -> None:

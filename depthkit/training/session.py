@@ -106,7 +106,7 @@ def _run(
             trainer.fit(recorder, progress, stop)
         row = ranks.first(lambda: _last_row(trainer, folder, recorder, stop))
     finally:
-        trainer.parallel.close()
+        trainer.parallel.checkpoints.close()
         recorder.close()
     return _conclude(console, config, folder, row, time.monotonic() - began)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,17 +11,18 @@ from torch import Tensor
 
 from depthkit.model import Transformer
 from depthkit.model.ffns.moe import MixtureOfExperts
-from depthkit.training import checkpoint
 from depthkit.training.parallel.layout import ONE, Layout, ParallelConfig
 from depthkit.training.parallel.norms import total_norm
 from depthkit.training.parallel.ranks import ALONE, Ranks
+from depthkit.training.parallel.writing import Checkpoints
 
 
 class Parallel:
     """One way to share the work.
 
     The trainer calls `shard` before the optimiser is built, `wrap` after, `meeting` around the backward pass
-    of every micro-batch, `norm` on the gradients, `apart` around forwards outside of training, and `save`.
+    of every micro-batch, `norm` on the gradients, and `apart` around forwards outside of training. What it
+    saves goes through `checkpoints`.
 
     Args:
         layout: who does what.
@@ -33,6 +33,7 @@ class Parallel:
         self.layout, self.ranks = layout, ranks
         self.ignored: frozenset[str] = frozenset()
         """Parameters that are shared out elsewhere."""
+        self.checkpoints = Checkpoints(ranks)
 
     @classmethod
     def at(cls, world: int) -> type[Parallel]:
@@ -71,33 +72,6 @@ class Parallel:
     def apart(self, model: Transformer) -> Iterator[None]:
         """Around forwards that no backward pass follows."""
         yield
-
-    def save(
-        self,
-        root: Path,
-        step: int,
-        tensors: Mapping[str, dict[str, Tensor]],
-        state: dict[str, Any],
-        keep: int,
-    ) -> None:
-        """Write a checkpoint of the named parts; it may be complete only once `finish` has returned.
-
-        Raises:
-            OSError: this one, or the one before, could not be written.
-        """
-        if self.ranks.is_first:
-            model, optim = (tensors[part] for part in (checkpoint.MODEL, checkpoint.OPTIM))
-            checkpoint.save(root, step, model, optim, state, keep)
-
-    def finish(self) -> None:
-        """Wait until the last checkpoint is complete.
-
-        Raises:
-            OSError: it could not be written.
-        """
-
-    def close(self) -> None:
-        """Let what is still being written come to an end, whatever has happened."""
 
     def stored(self, name: str, tensor: Tensor) -> Tensor:
         """How a checkpoint sees a tensor of this rank: a part of a whole is a `DTensor`.

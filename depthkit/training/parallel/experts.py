@@ -7,8 +7,7 @@ and back. Ranks that hold the same experts are replicas of each other.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -89,25 +88,6 @@ class SpreadExperts(Parallel):
         """See `Parallel`."""
         with self.inner.apart(model):
             yield
-
-    def save(
-        self,
-        root: Path,
-        step: int,
-        tensors: Mapping[str, dict[str, Tensor]],
-        state: dict[str, Any],
-        keep: int,
-    ) -> None:
-        """See `Parallel`."""
-        self.checkpoints.begin(root, step, tensors, state, keep)
-
-    def finish(self) -> None:
-        """See `Parallel`."""
-        self.checkpoints.finish()
-
-    def close(self) -> None:
-        """See `Parallel`."""
-        self.checkpoints.close()
 
     def stored(self, name: str, tensor: Tensor) -> Tensor:
         """See `Parallel`."""

@@ -7,34 +7,26 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
 
 from depthkit.training import checkpoint
 from depthkit.training.parallel.ranks import Ranks
+from depthkit.training.parallel.writing import Checkpoints, Snapshot
 
 
-class ShardedCheckpoints:
+class ShardedCheckpoints(Checkpoints):
     """Writes one checkpoint at a time in the background; it counts as the latest once all of it is there."""
 
     def __init__(self, ranks: Ranks):
-        self.ranks = ranks
+        super().__init__(ranks)
         self._groups: dict[str, Any] = {}
         self._pending: Future[None] | None = None
 
-    def begin(
-        self,
-        root: Path,
-        step: int,
-        tensors: Mapping[str, dict[str, Tensor]],
-        state: dict[str, Any],
-        keep: int,
-    ) -> None:
+    def begin(self, snapshot: Snapshot) -> None:
         """Copy the tensors and start to write them; all ranks call it.
 
         Raises:
@@ -44,25 +36,24 @@ class ShardedCheckpoints:
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
         self.finish()
-        folder = self.ranks.first(lambda: checkpoint.begin(root, step, [part_folder(n) for n in tensors]))
+        parts = [part_folder(name) for name in snapshot.parts]
+        folder = self.ranks.first(lambda: checkpoint.begin(snapshot.root, snapshot.step, parts))
         writing = []
-        for name, part in tensors.items():
+        for name, part in snapshot.parts.items():
             if name not in self._groups:  # of its own, so that it never meets what training has to say
                 self._groups[name] = dist.new_group(backend="gloo")
             writer = HuggingFaceStorageWriter(str(folder / part_folder(name)), save_distributed=True)
             detached = {key: tensor.detach() for key, tensor in part.items()}
             writing.append(dcp.async_save(detached, storage_writer=writer, process_group=self._groups[name]))
         pool = ThreadPoolExecutor(1, "checkpoint")
-        self._pending = pool.submit(self._complete, writing, folder, root, step, state, keep)
+        self._pending = pool.submit(self._complete, writing, folder, snapshot)
         pool.shutdown(wait=False)
 
-    def _complete(
-        self, writing: list[Any], folder: Path, root: Path, step: int, state: dict[str, Any], keep: int
-    ) -> None:
+    def _complete(self, writing: list[Any], folder: Path, snapshot: Snapshot) -> None:
         for future in writing:
             future.result()
         if self.ranks.is_first:
-            checkpoint.complete(folder, root, step, state, keep)
+            checkpoint.complete(folder, snapshot.root, snapshot.step, snapshot.state, snapshot.keep)
 
     def finish(self) -> None:
         """Wait until the checkpoint that was begun is complete, on every rank.

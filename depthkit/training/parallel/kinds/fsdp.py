@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from depthkit.model import Transformer
 from depthkit.training.parallel.base import Parallel
@@ -86,25 +85,6 @@ class FullySharded(Parallel):
             for module in model.modules():
                 if isinstance(module, FSDPModule):
                     module.reshard()
-
-    def save(
-        self,
-        root: Path,
-        step: int,
-        tensors: Mapping[str, dict[str, Tensor]],
-        state: dict[str, Any],
-        keep: int,
-    ) -> None:
-        """See `Parallel`: every rank writes its shards, while training goes on."""
-        self.checkpoints.begin(root, step, tensors, state, keep)
-
-    def finish(self) -> None:
-        """See `Parallel`."""
-        self.checkpoints.finish()
-
-    def close(self) -> None:
-        """See `Parallel`."""
-        self.checkpoints.close()
 
 
 def units(model: Transformer) -> Iterator[tuple[list[nn.Module], bool]]:
