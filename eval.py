@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # torch and datasets are imported when they are needed, so th
     from depthkit.training.checkpoint import Loaded
     from depthkit.training.parallel.ranks import Ranks
     from depthkit.utilization import Report, Sequences
-    from depthkit.utilization.tasks.answers import Answers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,9 +110,11 @@ def examine_run(target: str, options: EvalOptions, ranks: Ranks) -> None:
     from rich.console import Console
 
     from depthkit.interop.lm_eval import models
+    from depthkit.interop.lm_eval.answering import answer
     from depthkit.training import checkpoint
     from depthkit.training.examine import examine, held_out
     from depthkit.utilization.report import terminal
+    from depthkit.utilization.report.tasks import print_tasks
 
     console, reports = Console(quiet=not ranks.is_first), {}
     sequences: Sequences | None = None
@@ -121,12 +122,13 @@ def examine_run(target: str, options: EvalOptions, ranks: Ranks) -> None:
         loaded = checkpoint.load(path)
         options = options.within(loaded.config.data.sequence_length, loaded.config.data.corpus)
         sequences = sequences or ranks.first_then_all(partial(held_out, loaded, options))
-        tasks = ask(options, models.of_run(loaded), console)
+        tasks = answer(options, models.of_run(loaded))
         with terminal.progress_bar(console, f"step {loaded.step}") as progress:
             reports[loaded.step] = report = examine(loaded, sequences, options, progress, tasks.items, ranks)
         tasks.join(report)
         folder = report_folder(Path(target), loaded, options)
         ranks.first(partial(report.save, folder, html=options.html, plots=options.plots))
+        print_tasks(console, tasks.content)
     terminal.print_report(console, report, table=not options.only_tasks)
     if options.checkpoints == "all":
         root = Path(options.out or beside(Path(target), options))
@@ -145,30 +147,23 @@ def examine_pretrained(target: str, options: EvalOptions, ranks: Ranks) -> None:
     from depthkit.interop import hf
     from depthkit.interop.examine import examine
     from depthkit.interop.lm_eval import models
+    from depthkit.interop.lm_eval.answering import answer
     from depthkit.interop.text import windows
     from depthkit.utilization.report import terminal
+    from depthkit.utilization.report.tasks import print_tasks
 
     console = Console(quiet=not ranks.is_first)
     pretrained = hf.load(target, options)
     sequences = ranks.first_then_all(partial(windows, pretrained, options))
-    tasks = ask(options, models.of_pretrained(pretrained), console)
+    tasks = answer(options, models.of_pretrained(pretrained))
     with terminal.progress_bar(console, pretrained.name) as progress:
         report = examine(pretrained, sequences, options, progress, tasks.items, ranks)
     tasks.join(report)
     folder = Path(options.out or beside(Path("reports") / pretrained.name, options))
     ranks.first(partial(report.save, folder, html=options.html, plots=options.plots))
+    print_tasks(console, tasks.content)
     terminal.print_report(console, report, table=not options.only_tasks)
     show_folder(console, folder, options)
-
-
-def ask(options: EvalOptions, open_model: Callable[[EvalOptions], Any], console: Any) -> Answers:
-    """Ask the tasks and show what was found; nothing where none is asked."""
-    from depthkit.interop.lm_eval.answering import answer
-    from depthkit.utilization.report.tasks import print_tasks
-
-    answers = answer(options, open_model)
-    print_tasks(console, answers.content)
-    return answers
 
 
 def prune(target: str, options: EvalOptions) -> None:

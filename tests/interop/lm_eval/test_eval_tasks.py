@@ -67,6 +67,15 @@ def test_a_run(script, run, capsys, without_wordnet):
     assert "agreement" in shown
 
 
+def test_the_report_is_there_when_nobody_reads_the_table(script, run, tmp_path, monkeypatch):
+    def gone(*args):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("depthkit.utilization.report.tasks.print_tasks", gone)
+    assert script.main([str(run), "tasks=[agreement]", "tasks_limit=2", *QUICK, f"out={tmp_path}"]) == 0
+    assert json.loads((tmp_path / "report.json").read_text())["tasks"]["results"]["agreement"]["n"] == 2
+
+
 def test_accuracy_by_skipped_visit(script, run, tmp_path):
     needs_lm_eval()
     words = [str(run), "tasks=[agreement]", "tasks_limit=6", "probes=[task_drop]", "null=none"]
