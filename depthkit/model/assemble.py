@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from depthkit.model.block import Block, Norms
+from depthkit.model.contracts import Stream
 from depthkit.model.gains import BRANCHES
 from depthkit.model.loops.recurrence import Recurrence
 from depthkit.model.norms.base import Norm
@@ -23,14 +24,14 @@ def make_norm(config: Any, dim: int, gain: bool, role: str) -> Norm:
     return NoNorm(None, dim) if config is None else config.component(config, dim, gain, role)
 
 
-def make_layers(config: ModelConfig, plan: Plan, stream: nn.Module) -> nn.ModuleList:
+def make_layers(config: ModelConfig, plan: Plan, stream: Stream) -> nn.ModuleList:
     """One block for every stored layer of `plan`."""
     segments = {segment.name: segment for segment in config.segments}
     stored = zip(plan.layer_blocks, plan.layer_segments, strict=True)
     return nn.ModuleList(_make_block(config, segments[segment], kind, stream) for kind, segment in stored)
 
 
-def _make_block(config: ModelConfig, segment: SegmentConfig, kind: str, stream: nn.Module) -> Block:
+def _make_block(config: ModelConfig, segment: SegmentConfig, kind: str, stream: Stream) -> Block:
     block, dim = config.blocks[kind], config.dim
     mixer, ffn = block.mixer.component(block.mixer, dim), block.ffn.component(block.ffn, dim)
     return Block(mixer, ffn, tuple(_make_norms(config, segment, branch) for branch in BRANCHES), stream)
@@ -43,12 +44,12 @@ def _make_norms(config: ModelConfig, segment: SegmentConfig, branch: str) -> Nor
     return Norms(*(make_norm(norm if wanted else None, config.dim, gain, role) for wanted, role in sites))
 
 
-def make_schedules(config: ModelConfig, stream: nn.Module | None = None) -> Schedules:
+def make_schedules(config: ModelConfig, stream: Stream | None = None) -> Schedules:
     """All regulators with the segments they act in, the model's first, then those of single segments; with
     what `stream` and the branches keep for every visit."""
     plan = config.longest_plan()
     pairs = [(_make_regulator(r, config), segments) for r, segments in config.acting_regulators()]
-    bank = None if stream is None else stream.bank(plan)  # type: ignore[operator]
+    bank = None if stream is None else stream.bank(plan)
     return Schedules(pairs, len(config.regulators), bank, dict(_branch_banks(config, plan)))
 
 
@@ -62,7 +63,7 @@ def _branch_banks(config: ModelConfig, plan: Plan) -> Iterator[tuple[tuple[str, 
                 yield (kind, branch), bank
 
 
-def make_recurrences(config: ModelConfig, stream: nn.Module, final_norm: nn.Module) -> nn.ModuleDict:
+def make_recurrences(config: ModelConfig, stream: Stream, final_norm: nn.Module) -> nn.ModuleDict:
     """What happens between the visits of every segment that is more than its blocks in a row."""
     return nn.ModuleDict(
         {

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from depthkit.model.contracts import Stream
 from depthkit.model.gains import BRANCHES, SiteGains, scaled
 from depthkit.model.norms.base import Norm
 from depthkit.model.schedules import Bank
@@ -26,6 +27,9 @@ class Norms(NamedTuple):
 class Site(nn.Module):
     """A branch with the norms around it; `role` is `mixer` or `ffn`."""
 
+    branch: Any
+    """A mixer or a feed-forward; see `Block`."""
+
     def __init__(self, role: str, branch: nn.Module, norms: Norms):
         super().__init__()
         self.role = role
@@ -43,7 +47,7 @@ class Block(nn.Module):
         stream: how the residual is carried; shared by all blocks.
     """
 
-    def __init__(self, mixer: nn.Module, ffn: nn.Module, norms: tuple[Norms, ...], stream: nn.Module):
+    def __init__(self, mixer: nn.Module, ffn: nn.Module, norms: tuple[Norms, ...], stream: Stream):
         super().__init__()
         self.mixer = Site(BRANCHES[0], mixer, norms[0])
         self.ffn = Site(BRANCHES[1], ffn, norms[1])
@@ -55,13 +59,13 @@ class Block(nn.Module):
         """Contexts of both branches for `Inputs` at positions from `start`; one for all blocks of a kind."""
         mixer, ffn = self.mixer.branch, self.ffn.branch
         return (
-            mixer.prepare(inputs.ids, inputs.documents, start=start),  # type: ignore[operator]
-            ffn.prepare(inputs.ids, inputs.counted),  # type: ignore[operator]
+            mixer.prepare(inputs.ids, inputs.documents, start=start),
+            ffn.prepare(inputs.ids, inputs.counted),
         )
 
     def with_cache(self, ctx: tuple[Any, Any], cache: Any, key: Any) -> tuple[Any, Any]:
         """Contexts of one visit, whose mixer reads and extends the cache's slot of `key`."""
-        return self.mixer.branch.with_cache(ctx[0], cache.slot(key)), ctx[1]  # type: ignore[operator]
+        return self.mixer.branch.with_cache(ctx[0], cache.slot(key)), ctx[1]
 
     def look(self, ids: Tensor) -> None:
         """Let the norms see the block before its visits, once a forward and outside what is compiled."""
@@ -99,10 +103,10 @@ class Block(nn.Module):
         self, index: int, state: Any, stats: Any, gain: SiteGains, ctx: Any, bank: Bank
     ) -> tuple[Any, Any, Aux]:
         site, stream = (self.mixer, self.ffn)[index], self._stream[0]
-        x, link = stream.read(state, index, bank.stream[index])  # type: ignore[operator]
+        x, link = stream.read(state, index, bank.stream[index])
         h, stats = site.before(x, stats, site.role, gain)
         y, aux = site.branch(scaled(gain.read, h), ctx, bank.branch[index])
         y, _ = site.after_branch(y, None, "after", gain)
-        state = stream.write(state, y, index, link, gain, bank.stream[index])  # type: ignore[operator]
-        state = stream.map(state, lambda carried: site.after_add(carried, None, "after")[0])  # type: ignore[operator]
+        state = stream.write(state, y, index, link, gain, bank.stream[index])
+        state = stream.map(state, lambda carried: site.after_add(carried, None, "after")[0])
         return state, stats, aux

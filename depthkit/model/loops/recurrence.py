@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from depthkit.model.contracts import Stream
 from depthkit.model.loops.states import Noise
 from depthkit.model.plan import make_plan
 from depthkit.model.roles import assign
@@ -46,7 +47,7 @@ class Recurrence(nn.Module):
         self,
         config: SegmentConfig,
         dim: int,
-        stream: nn.Module,
+        stream: Stream,
         out_norm: nn.Module | None = None,
         owns_norm: bool = True,
     ):
@@ -75,7 +76,7 @@ class Recurrence(nn.Module):
     def begin(self, state: Any, readout: Any, noise: Noise) -> tuple[Any, Memory]:
         """The state of the first loop, from what the segment was given."""
         stream = self._stream[0]
-        entry = stream.close(state, readout)  # type: ignore[operator]
+        entry = stream.close(state, readout)
         if self.state_init.is_input:
             return state, Memory(entry)
         start = self.state_init(entry, noise)
@@ -97,7 +98,7 @@ class Recurrence(nn.Module):
         """Memory with the output of the loop that has just ended."""
         if not self.remembers:
             return memory
-        output = self._stream[0].close(state, readout)  # type: ignore[operator]
+        output = self._stream[0].close(state, readout)
         return memory._replace(outputs=(*memory.outputs, output))
 
     def end(self, state: Any, memory: Memory) -> Any:
@@ -109,7 +110,7 @@ class Recurrence(nn.Module):
         return state if norm is None else self._map(state, lambda h: norm(h)[0])
 
     def _map(self, state: Any, function: Callable[[Tensor], Tensor]) -> Any:
-        return self._stream[0].map(state, function)  # type: ignore[operator]
+        return self._stream[0].map(state, function)
 
 
 def _share(x: Tensor, h: Tensor) -> Tensor:
