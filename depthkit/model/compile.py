@@ -10,25 +10,26 @@ from torch import nn
 
 from depthkit.model.block import Block
 
+ON_CPUS: dict[str, Any] = {"cpp_wrapper": True, "size_asserts": False}
+"""Inductor's options on CPUs: what calls the kernels is compiled too, and does not check its inputs, whose
+shapes are guarded already. A thin layer takes a fifth less time."""
+
 
 def compile_blocks(layers: nn.ModuleList, backend: Any = "inductor") -> None:
     """Compile the forward of `layers` in place; hooks and `observe` stay outside the compiled region.
 
     Dynamo's recompile limit counts per code object and process-wide, so the eighth model of a ladder would
-    fall back to eager in silence. Each model therefore gets a copy of the function with a code object of its
-    own, and the limit is an error.
+    reach it, which is an error with `fullgraph`. Each model therefore gets a copy of the function with a code
+    object of its own.
     """
     source = Block.forward
     code = source.__code__.replace(co_name=source.__code__.co_name)
     own = FunctionType(code, source.__globals__, source.__name__, source.__defaults__, source.__closure__)
-    compiled = torch.compile(own, backend=backend, fullgraph=True)
+    fuses = backend == "inductor"
+    on_cpu = all(parameter.device.type == "cpu" for parameter in layers.parameters())
+    options = ON_CPUS if fuses and on_cpu else None
+    compiled = torch.compile(own, backend=backend, fullgraph=True, options=options)
     for layer in layers:
-        layer.forward = MethodType(_strict(compiled), layer)
-
-
-def _strict(compiled: Any) -> Any:
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-            return compiled(*args, **kwargs)
-
-    return forward
+        layer.forward = MethodType(compiled, layer)
+        site: Any = layer.mixer
+        site.branch.compiled = fuses

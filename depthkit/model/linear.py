@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class _Uninitialised(nn.Linear):
@@ -16,3 +17,16 @@ class _Uninitialised(nn.Linear):
 def linear(inputs: int, outputs: int, dtype: torch.dtype | None = None, bias: bool = False) -> nn.Linear:
     """`y = x W^T`, and `+ b` with `bias`; W `[outputs, inputs]`, not yet filled."""
     return _Uninitialised(inputs, outputs, bias=bias, dtype=dtype)
+
+
+def together(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...]:
+    """What each of `maps` makes of `x`.
+
+    One product where that is compiled under autocast: weights are copied there anyway, and a product in bf16
+    costs more to start than to compute at small widths.
+    """
+    apart = any(each.bias is not None for each in maps) or not torch.compiler.is_compiling()
+    if apart or not torch.is_autocast_enabled(x.device.type):
+        return tuple(each(x) for each in maps)
+    weights = torch.cat([each.weight for each in maps])
+    return F.linear(x, weights).split([each.out_features for each in maps], -1)

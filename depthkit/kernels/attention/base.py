@@ -46,6 +46,8 @@ class Request:
     """`[B, S]` document ids; a query sees keys of its own document only."""
     grad: bool = False
     """Whether a backward may follow."""
+    compiled: bool = False
+    """Whether a compiler fuses what a backend does one by one."""
 
     def __post_init__(self) -> None:
         wanted = (self.batch, self.keys)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from depthkit.model.ffns.base import DenseConfig
-from depthkit.model.linear import linear
+from depthkit.model.linear import linear, together
 from depthkit.model.registries import FFNS
 from depthkit.model.roles import assign
 
@@ -38,4 +38,5 @@ class SwiGLU(nn.Module):
 
     def forward(self, h: Tensor, ctx: None, bank: Any = None) -> tuple[Tensor, dict[str, Tensor]]:
         """`[B, T, D] -> ([B, T, D], {})`."""
-        return self.down(F.silu(self.gate(h)) * self.up(h)), {}
+        gate, up = together(h, self.gate, self.up)
+        return self.down(F.silu(gate) * up), {}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from depthkit.kernels import attention
 from depthkit.model.cache import Slot
-from depthkit.model.linear import linear
+from depthkit.model.linear import linear, together
 from depthkit.model.registries import MIXERS
 from depthkit.model.roles import assign
 from depthkit.model.rope import Rotary, rotary_tables, rotate
@@ -48,6 +48,8 @@ class GroupedQueryAttention(nn.Module):
 
     equation = "o(softmax(rope(q) rope(k)^T / head_dim^scale_power + mask) v)"
     source = "arXiv:2305.13245; RoPE arXiv:2104.09864; qk-norm arXiv:2010.04245"
+    compiled = False
+    """Whether a compiler fuses what the block does; set where it is compiled."""
 
     class Config(Spec):
         """Settings of `gqa`."""
@@ -192,6 +194,7 @@ class GroupedQueryAttention(nn.Module):
             window=self.config.window,
             documents=documents,
             grad=torch.is_grad_enabled(),
+            compiled=self.compiled,
         )
 
     def with_cache(self, ctx: AttentionContext, slot: Slot) -> AttentionContext:
@@ -225,8 +228,8 @@ class GroupedQueryAttention(nn.Module):
 
     def forward(self, h: Tensor, ctx: AttentionContext, bank: Any = None) -> tuple[Tensor, dict[str, Tensor]]:
         """`[B, T, D] -> ([B, T, D], {})`."""
-        q, k = self._queries_and_keys(h, ctx)
-        v = self._heads(self.v(h))
+        q, k, v = together(h, self.q, self.k, self.v)
+        q, k, v = *self._prepared(q, k, ctx), self._heads(v)
         if ctx.cache is not None:
             k, v = ctx.cache.append(k, v)
         y = attention.attend(q, k, v, ctx.pattern, self.scale)
@@ -260,7 +263,9 @@ class GroupedQueryAttention(nn.Module):
         return self.head_dim**-self.config.scale_power
 
     def _queries_and_keys(self, h: Tensor, ctx: AttentionContext) -> tuple[Tensor, Tensor]:
-        q, k = self.q(h), self.k(h)
+        return self._prepared(self.q(h), self.k(h), ctx)
+
+    def _prepared(self, q: Tensor, k: Tensor, ctx: AttentionContext) -> tuple[Tensor, Tensor]:
         if self.config.qk_norm == "all":
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = self._heads(q), self._heads(k)
