@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MEGABLOCKS := .venv-megablocks
 BENCH := .venv-bench
-BENCHES := train_step overhead depth_scaling moe
+BENCHES := train_step overhead depth_scaling moe utilization
 DATE := $(shell date +%F)
 
-.PHONY: demo test test-all test-megablocks check bench $(addprefix bench-,$(BENCHES)) bench-telemetry bench-utilization init-study depth-sweep gpu-check docs clean install
+.PHONY: demo test test-all test-megablocks check bench $(addprefix bench-,$(BENCHES)) bench-telemetry init-study depth-sweep gpu-check docs clean install
 
 install: $(STAMP)
 
@@ -47,7 +47,7 @@ check: $(STAMP)
 
 # Two lanes, one thread each. All results of a day go to docs/results, and the page is made from them.
 bench: $(BENCH)/.installed
-	$(MAKE) -j2 DATE=$(DATE) $(addprefix bench-,$(BENCHES)) bench-telemetry bench-utilization
+	$(MAKE) -j2 DATE=$(DATE) $(addprefix bench-,$(BENCHES)) bench-telemetry
 	$(BENCH)/bin/python -m benchmarks.bench.page docs/performance.md \
 		$(foreach name,$(BENCHES),docs/results/$(DATE)_bench_$(name).json)
 
@@ -56,9 +56,6 @@ $(addprefix bench-,$(BENCHES)): bench-%: $(BENCH)/.installed
 
 bench-telemetry: $(BENCH)/.installed
 	OMP_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/telemetry.py
-
-bench-utilization: $(BENCH)/.installed
-	OMP_NUM_THREADS=1 $(BENCH)/bin/python benchmarks/utilization.py --out docs/results/$(DATE)_bench_utilization.json
 
 # litgpt asks for an older huggingface_hub than transformers; what is measured of it uses neither.
 $(BENCH)/.installed: pyproject.toml constraints.txt constraints-bench.txt
