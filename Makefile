@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MEGABLOCKS := .venv-megablocks
 BENCH := .venv-bench
-BENCHES := train_step overhead depth_scaling moe utilization
+BENCHES := train_step overhead depth_scaling moe utilization where
 DATE := $(shell date +%F)
 
 .PHONY: demo test test-all test-megablocks check bench $(addprefix bench-,$(BENCHES)) bench-telemetry init-study depth-sweep gpu-check docs clean install

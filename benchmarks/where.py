@@ -3,13 +3,10 @@
     python -m benchmarks.where [--quick] [--only dim64 dim128 dim256] [--json PATH]
 
 Linux's `perf` samples the process while it takes steps. What the processor was in is sorted by library and
-function: matrix products (attention's too), kernels that the compiler made, other kernels, the optimiser, the
-interpreter, memory management, and dispatch, which is the rest of torch. The widths are those of
-`train_step`, at a quarter of the depths.
-
-Raises:
-    FileNotFoundError: there is no `perf`.
-    PermissionError: the system does not let it watch processes (`kernel.perf_event_paranoid`).
+function: matrix products (attention's too), kernels that the compiler made, other kernels, the optimiser,
+the interpreter, memory management, and dispatch, which is the rest of torch. Widths are those of
+`train_step`, depths a quarter of its. Without `perf`, or where the system keeps it from watching processes
+(`kernel.perf_event_paranoid`), there are no tables.
 """
 
 from __future__ import annotations
@@ -58,7 +55,12 @@ def measure(shape: Shape, steps: int) -> dict[str, dict[str, float]]:
 
 
 def sampled(candidate: Candidate, steps: int) -> dict[str, float]:
-    """Milliseconds a step by kind, and `step`, all of it."""
+    """Milliseconds a step by kind, and `step`, all of it.
+
+    Raises:
+        FileNotFoundError: there is no `perf`.
+        PermissionError: it may not watch this process.
+    """
     for _ in range(WARM_UP):
         candidate.step()
     with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +114,11 @@ def fill(options: Options, report: Report) -> None:
         depth = full.depth // (QUICK if options.quick else SHALLOWER)
         for precision in PRECISIONS:
             shape = full.at(depth=depth, precision=precision)
-            found: dict[str, Any] = isolated(measure, shape, options.rounds)
+            try:
+                found: dict[str, Any] = isolated(measure, shape, options.rounds)
+            except (FileNotFoundError, PermissionError) as error:
+                report.notes.append(f"nothing is measured without perf: {error}")
+                return
             report.tables.append(tabulate(shape, found))
             report.measurements.append({"shape": shape.label, "precision": precision, "milliseconds": found})
 

@@ -54,3 +54,14 @@ def test_a_cost_that_grows_with_the_square_of_depth_misses_its_goal():
     rows = [{"depth": depth, "good": 1 + depth, "bad": depth**2} for depth in depth_scaling.DEPTHS]
     assert depth_scaling.linear("", rows, "good").met
     assert not depth_scaling.linear("", rows, "bad").met
+
+
+def test_make_bench_asks_the_scripts_for_what_they_take():
+    done = subprocess.run(["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True)
+    calls = [line.split() for line in done.stdout.splitlines() if " --" in line and "_bench_" in line]
+    assert len(calls) >= len(ARGUMENTS)
+    for call in calls:
+        script = call[call.index("-m") + 1].removeprefix("benchmarks.")
+        assert (ROOT / "benchmarks" / f"{script}.py").exists()
+        assert call[-2] == "--json"
+        assert call[-1].endswith(f"_bench_{script}.json")
