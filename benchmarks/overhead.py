@@ -27,6 +27,8 @@ TINY, REGULATED = Shape(64, 32, batch=1, length=8), Shape(64, 32)
 QUICK_DEPTH = 4
 TIMES = 6
 """Rounds of tiny steps for each round asked for; they are short and noisy."""
+PAIRS = 3
+"""Rounds of a regulator beside none for each round asked for; what is looked for is a few percent."""
 PER_LAYER_MS = {"fp32": 0.40, "bf16": 0.60}
 REGULATOR_COST, IMPORT_SECONDS = 1.03, 0.5
 SIMPLE = ("lns", "layer_scale")
@@ -57,7 +59,7 @@ def measure_regulators(kinds: list[str], depth: int, rounds: int) -> dict[str, T
         surroundings = tuple(f"{key}={str(value).lower()}" for key, value in settings.items())
         own = f"model.regulators=[{', '.join(regulators)}]"
         pair = {"plain": Ours(shape, surroundings), kind: Ours(shape, (*surroundings, own))}
-        found[kind] = interleave({name: model.step for name, model in pair.items()}, rounds)
+        found[kind] = interleave({name: model.step for name, model in pair.items()}, PAIRS * rounds)
     return found
 
 

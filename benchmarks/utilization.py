@@ -162,4 +162,4 @@ def fill(options: Options, report: Report) -> None:
 
 
 if __name__ == "__main__":
-    main("utilization", __doc__ or "", tuple(SHAPES), rounds=3, fill=fill)
+    main("utilization", __doc__ or "", tuple(SHAPES), rounds=2, fill=fill)
