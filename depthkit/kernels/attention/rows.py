@@ -21,8 +21,9 @@ from depthkit.kernels.attention.base import ATTENTION, Backend, Request
 
 ROWS, BLOCKS = 64, 8
 """Queries of a block: so many, or as many times that as give no more than so many blocks."""
-LONGEST, LONGEST_COMPILED = 512, 1024
-"""Positions from which torch's fused kernel is as fast, and takes far less memory."""
+LONGEST = 512
+"""Positions up to which `auto` takes it. Beyond, it gains little over torch's fused kernel, and what it keeps
+grows with their square: at 512 positions half of what else a layer keeps, with 32 channels a head."""
 
 
 class Strip(NamedTuple):
@@ -56,8 +57,7 @@ class Rows(Backend):
             return "it gains in training only"
         if request.dtype != torch.bfloat16 and not request.compiled:
             return "it gains in bf16 or compiled only"
-        longest = LONGEST_COMPILED if request.compiled else LONGEST
-        return f"it gains up to {longest} positions only" if request.keys > longest else None
+        return f"it pays up to {LONGEST} positions only" if request.keys > LONGEST else None
 
     @staticmethod
     def prepare(request: Request) -> Strip:
