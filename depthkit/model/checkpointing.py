@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,8 @@ class NoCheckpointing:
 
     visits = 1
     """How many consecutive visits are recomputed together."""
+    estimated = ""
+    """What is to be said about `kept` where it is not exact."""
 
     def __init__(self, config: Any):
         self.config = config
@@ -39,11 +41,16 @@ class NoCheckpointing:
         """Where the inputs of `count` calls are kept: nowhere of their own."""
         return None
 
+    def kept(self, insides: Sequence[int], state: int) -> int:
+        """Bytes that the backward pass needs, of visits that keep `insides` and read `state` bytes each."""
+        return sum(insides)
+
 
 class Checkpointing:
     """Recompute in the backward pass; gains are made outside, so no random state needs keeping."""
 
     visits = 1
+    estimated = ""
     context_fn: Any = staticmethod(noop_context_fn)
 
     def __init__(self, config: Any):
@@ -58,6 +65,11 @@ class Checkpointing:
     def slab(self, count: int) -> Slab | None:
         """Where the inputs of `count` calls are kept."""
         return Slab(count)
+
+    def kept(self, insides: Sequence[int], state: int) -> int:
+        """What is read every time, and the inside of the visits that keep most while they are recomputed."""
+        groups = [insides[start : start + self.visits] for start in range(0, len(insides), self.visits)]
+        return len(groups) * state + max(map(sum, groups), default=0)
 
 
 @CHECKPOINTING.register("block")
@@ -107,9 +119,14 @@ class Selective(Checkpointing):
 
     equation = "memory: the outputs of matrix products; time: a few percent"
     source = "arXiv:2205.05198"
+    estimated = "without checkpointing"
     context_fn = staticmethod(
         partial(create_selective_checkpoint_contexts, lambda *args, **kwargs: _policy(*args))
     )
+
+    def kept(self, insides: Sequence[int], state: int) -> int:
+        """No less than that: as much as without checkpointing."""
+        return sum(insides)
 
 
 def _policy(context: Any, operation: Any, *args: Any) -> CheckpointPolicy:

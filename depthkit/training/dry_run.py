@@ -135,12 +135,10 @@ def process_rows(config: RunConfig, layout: Layout) -> Iterable[tuple[str, str]]
 
 def memory_rows(config: RunConfig, memory: Memory) -> Iterable[tuple[str, str]]:
     """Megabytes by use."""
-    all_kept = config.train.activation_checkpointing.kind == "none"
+    setting = config.train.activation_checkpointing
     for name in ("parameters", "gradients", "optimizer", "activations", "total"):
-        note = (
-            "" if all_kept or name in ("parameters", "gradients", "optimizer") else " without checkpointing"
-        )
-        yield name + note, f"{getattr(memory, name) / 2**20:,.1f} MB"
+        note = f" {setting.component.estimated}" if name in ("activations", "total") else ""
+        yield (name + note).rstrip(), f"{getattr(memory, name) / 2**20:,.1f} MB"
 
 
 def _pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:

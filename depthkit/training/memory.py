@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from depthkit.data import Batch
 from depthkit.model import ModelConfig, SegmentConfig, Transformer, account
@@ -40,10 +40,10 @@ def estimate(config: RunConfig, bf16: bool, layout: Layout = ONE) -> Memory:
     """Memory of a training step; `model.vocab_size` must be filled in.
 
     Activations are what PyTorch says it would save, on tensors without storage: of the model with each
-    segment laid out once, and what a second layout of each segment adds, times how often it is there (loops
-    without gradient keep nothing). Activation checkpointing, which keeps less, is not counted. Of several
-    processes each has its sequences, and its shards; the layer that is whole for a moment is not counted, nor
-    is that experts are spread.
+    segment laid out once, and what a second layout of each segment adds, for every visit of it (loops without
+    gradient keep nothing). Of activation checkpointing, `selective` is not counted. Of several processes each
+    has its sequences, and its shards; the layer that is whole for a moment is not counted, nor is that
+    experts are spread.
     """
     batch = layout.share(config.train.batch_size)
     config = config.model_copy(update={"train": config.train.model_copy(update={"batch_size": batch})})
@@ -53,13 +53,25 @@ def estimate(config: RunConfig, bf16: bool, layout: Layout = ONE) -> Memory:
     plan = config.model.plan()
     cut = {s.name: plan.loops[s.name] - s.backprop for s in config.model.segments if s.backprop}
     kept = (visit.key for visit in plan.visits if visit.key.loop >= cut.get(visit.key.segment, 0))
-    layouts = Counter(key.segment for key in kept)
-    activations = base
+    inside, outside = {}, base
     for segment in config.model.segments:
         extra = _saved_bytes(config, {**once, segment.name: 2}, bf16) - base
-        activations += extra * (layouts[segment.name] // len(segment.pattern) - 1)
+        inside[segment.name] = extra // len(segment.pattern)
+        outside -= extra
+    setting = config.train.activation_checkpointing
+    insides = [inside[key.segment] for key in kept]
+    activations = outside + setting.component(setting).kept(insides, _state_bytes(config))
     states = config.train.optimizer.component.num_states
     return Memory(weights, weights, states * weights, activations)
+
+
+def _state_bytes(config: RunConfig) -> int:
+    """Bytes of what a visit reads: the residual stream or what stands in its place."""
+    shape = (config.train.batch_size, config.data.sequence_length, config.model.dim)
+    with FakeTensorMode():
+        stream = config.model.stream.component(config.model.stream, config.model.dim)
+        stream.bank(config.model.plan())
+        return sum(part.nbytes for part in tree_leaves(stream.open(torch.zeros(shape))))
 
 
 def _saved_bytes(config: RunConfig, layouts: dict[str, int], bf16: bool) -> int:

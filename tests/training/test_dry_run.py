@@ -1,5 +1,6 @@
 import io
 
+import pytest
 import torch
 from rich.console import Console
 
@@ -87,9 +88,38 @@ def test_loops_without_gradient_keep_nothing_and_cost_a_forward(run):
     assert "loops without gradient 1 x" in printed(config)
 
 
-def test_checkpointing_is_said_not_to_be_counted(run):
-    assert "total without checkpointing" in printed(run(activation_checkpointing="block"))
-    assert "checkpointing" not in printed(run())
+def test_checkpointing_keeps_what_is_read_and_the_inside_of_what_is_recomputed(run):
+    def kept(depth, mode):
+        config = run(model={"depth": depth, "dim": 32}, activation_checkpointing=mode).with_vocabulary(257)
+        return estimate(config, bf16=False).activations
+
+    state = 4 * 4 * 16 * 32  # bytes of [4, 16, 32] in fp32
+    inside = kept(2, "none") - kept(1, "none")
+    outside = kept(1, "none") - inside
+    assert kept(7, "block") == outside + 7 * state + inside
+    assert kept(7, {"kind": "every_k", "k": 3}) == outside + 3 * state + 3 * inside
+    assert kept(7, "selective") == kept(7, "none")
+
+
+@pytest.mark.parametrize(
+    ("stream", "times"), [("single", 1), ("embedding_skip", 2), ("attention_residual", 9)]
+)
+def test_what_a_visit_reads_is_the_state_of_its_stream(run, stream, times):
+    def kept(mode):
+        model = {"depth": 40, "dim": 32, "stream": stream}
+        return estimate(
+            run(model=model, activation_checkpointing=mode).with_vocabulary(257), False
+        ).activations
+
+    between = kept("block") - kept({"kind": "every_k", "k": 40})
+    one = 4 * 4 * 16 * 32 * times + (4 * 4 * 9 if stream == "attention_residual" else 0)
+    inside = (kept("none") - kept({"kind": "every_k", "k": 39})) + 2 * one
+    assert between == 39 * one - 39 * inside
+
+
+def test_what_selective_checkpointing_keeps_is_not_estimated_and_this_is_said(run):
+    assert "total without checkpointing" in printed(run(activation_checkpointing="selective"))
+    assert "without checkpointing" not in printed(run(activation_checkpointing="block"))
 
 
 def test_data_that_would_be_fetched_is_left_alone_where_the_vocabulary_is_written(run):
