@@ -25,8 +25,16 @@ def together(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...]:
     One product where that is compiled under autocast: weights are copied there anyway, and a product in bf16
     costs more to start than to compute at small widths.
     """
-    apart = any(each.bias is not None for each in maps) or not torch.compiler.is_compiling()
-    if apart or not torch.is_autocast_enabled(x.device.type):
+    fused = torch.compiler.is_compiling() and torch.is_autocast_enabled(x.device.type)
+    if not fused or not all(map(_is_plain, maps)):
         return tuple(each(x) for each in maps)
     weights = torch.cat([each.weight for each in maps])
     return F.linear(x, weights).split([each.out_features for each in maps], -1)
+
+
+def _is_plain(each: nn.Linear) -> bool:
+    """Whether it does nothing but multiply: what has been put in its place, or hooked to it, must run."""
+    hooked = (
+        each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks
+    )
+    return type(each) is _Uninitialised and each.bias is None and not hooked
