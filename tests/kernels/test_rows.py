@@ -78,3 +78,9 @@ def test_auto_takes_it_where_it_gains():
 def test_what_it_cannot_do_is_refused(options):
     with pytest.raises(ValueError, match=r"'rows' .* plain causal attention .*Usable here"):
         prepare("rows", make_request(9, **options))
+
+
+def test_float64_is_refused_and_not_rounded():
+    double = torch.empty(0, 8, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"'rows' .* it computes in fp32"):
+        prepare("rows", make_request(9, like=double))

@@ -43,9 +43,11 @@ class Rows(Backend):
 
     @staticmethod
     def refuses(request: Request) -> str | None:
-        """Plain causal attention on a CPU is all it does."""
+        """Plain causal attention on a CPU, in fp32, is all it does."""
         if request.device.type != "cpu":
             return "it is for CPUs"
+        if request.dtype == torch.float64:
+            return "it computes in fp32"
         if not request.causal or request.masked or request.queries != request.keys:
             return "it does plain causal attention over whole windows only"
         return None
