@@ -54,7 +54,8 @@ def segments(name):
 
 models = st.fixed_dictionaries(
     {
-        "dim": st.integers(1, 20),
+        # A layer norm of one channel is zero; a stack of norms then multiplies gradients by 1/sqrt(eps) each.
+        "dim": st.integers(2, 20),
         "vocab_size": st.just(31),
         "blocks": st.fixed_dictionaries({"x": blocks, "y": blocks}),
         "segments": st.tuples(segments("a"), segments("b")).map(list),
@@ -72,6 +73,7 @@ models = st.fixed_dictionaries(
     }
 )
 fuzz = settings(deadline=None, suppress_health_check=list(HealthCheck))
+fixed = settings(fuzz, derandomize=True)  # the slow ones look further, elsewhere each time
 
 
 REFUSALS = (
@@ -110,7 +112,7 @@ def sensible(raw):
     assert c.fingerprint(c.validate(ModelConfig, c.to_dict(config), "again")) == c.fingerprint(config)
 
 
-test_sensible_configs_validate_train_and_read_back = settings(fuzz, max_examples=20)(given(models)(sensible))
+test_sensible_configs_validate_train_and_read_back = settings(fixed, max_examples=20)(given(models)(sensible))
 test_many_sensible_configs = pytest.mark.slow(settings(fuzz, max_examples=200)(given(models)(sensible)))
 
 
@@ -142,7 +144,7 @@ def one_wrong_value(raw, data):
 
 
 wrong = given(models, st.data())
-test_one_wrong_value_is_refused_in_one_message_or_does_no_harm = settings(fuzz, max_examples=60)(
+test_one_wrong_value_is_refused_in_one_message_or_does_no_harm = settings(fixed, max_examples=60)(
     wrong(one_wrong_value)
 )
 test_many_wrong_values = pytest.mark.slow(settings(fuzz, max_examples=600)(wrong(one_wrong_value)))
