@@ -1,6 +1,6 @@
 """Where a training step's time goes, depthkit's compiled beside that of eager transformers.
 
-    python -m benchmarks.where [--quick] [--only dim64 dim128 dim256] [--json PATH]
+    python -m benchmarks.where [--quick] [--only dim64 dim128 dim256 tiny] [--json PATH]
 
 Linux's `perf` samples the process while it takes steps. What the processor was in is sorted by library and
 function: matrix products (attention's too), kernels that the compiler made, other kernels, the optimiser,
@@ -18,9 +18,11 @@ import signal
 import subprocess
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks import overhead
 from benchmarks.bench.candidate import Candidate
 from benchmarks.bench.cli import Options, main
 from benchmarks.bench.contenders import BASE
@@ -31,7 +33,11 @@ from benchmarks.bench.report import Cell, Report, Table
 from benchmarks.bench.shapes import PRECISIONS, QUICK, SHAPES, Shape
 
 OURS = "depthkit, compiled"
+TINY = "tiny"
+"""The steps of 8 tokens that `overhead` measures."""
 SHALLOWER, WARM_UP, HERTZ = 4, 3, 1999
+REFERENCE = SHAPES["dim64"]
+"""Shorter steps are sampled more often than once for each round asked for."""
 KINDS = {
     "matrix products": r"mkl_blas|gemm|dnnl.*execute|\[JIT\]|cpu_flash_attention",
     "exponentials": r"Sleef|_kernel_sExp",
@@ -103,25 +109,37 @@ def tabulate(shape: Shape, found: dict[str, dict[str, float]]) -> Table:
     for kind in next(iter(found.values())):
         cells = ((times[kind], 100 * times[kind] / times["step"]) for times in found.values())
         rows.append([kind, *(value for pair in cells for value in pair)])
-    return Table(f"Where the time goes, {shape.label} layers, {shape.precision}", columns, rows, digits=1)
+    return Table(
+        f"Where the time goes, {shape.label} layers, {shape.tokens} tokens, {shape.precision}",
+        columns,
+        rows,
+        digits=1,
+    )
+
+
+def shapes(quick: bool) -> dict[str, Shape]:
+    """What is measured, by name."""
+    scale = QUICK if quick else SHALLOWER
+    deep = {name: shape.at(depth=shape.depth // scale) for name, shape in SHAPES.items()}
+    return {**deep, TINY: overhead.TINY}
 
 
 def fill(options: Options, report: Report) -> None:
-    """Every width and precision in a process of its own."""
-    for name, full in SHAPES.items():
+    """Every shape and precision in a process of its own."""
+    for name, one in shapes(options.quick).items():
         if not options.wanted(name):
             continue
-        depth = full.depth // (QUICK if options.quick else SHALLOWER)
+        steps = options.rounds * round((REFERENCE.tokens / one.tokens) ** 0.5)
         for precision in PRECISIONS:
-            shape = full.at(depth=depth, precision=precision)
+            shape = one.at(precision=precision)
             try:
-                found: dict[str, Any] = isolated(measure, shape, options.rounds)
+                found: dict[str, Any] = isolated(measure, shape, steps)
             except (FileNotFoundError, PermissionError) as error:
                 report.notes.append(f"nothing is measured without perf: {error}")
                 return
             report.tables.append(tabulate(shape, found))
-            report.measurements.append({"shape": shape.label, "precision": precision, "milliseconds": found})
+            report.measurements.append({"shape": asdict(shape), "milliseconds": found})
 
 
 if __name__ == "__main__":
-    main("where", __doc__, tuple(SHAPES), rounds=20, fill=fill)
+    main("where", __doc__, (*SHAPES, TINY), rounds=20, fill=fill)
