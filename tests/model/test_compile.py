@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
+from tests.model.one_graph import check_one_graph_a_grad_mode
 from tests.models import make_ids, make_model
 
 # Dynamo itself looks at .grad of non-leaf tensors while tracing.
@@ -13,20 +14,8 @@ def test_many_models_in_one_process_compile_one_block_each_a_grad_mode(models, l
     """Three times as many compilations as dynamo allows for one piece of code; each model has its own."""
     with torch._dynamo.config.patch(recompile_limit=limit):
         for index in range(models):
-            check_one_block_a_grad_mode(loops=1 + index % 3)
-
-
-def check_one_block_a_grad_mode(loops):
-    model, eager = (make_model(depth=6, loops=loops, regulators=["lns"]) for _ in range(2))
-    counter, ids = CompileCounter(), make_ids()
-    model.compile_blocks(counter)
-    loss = model(ids, ids).loss
-    loss.backward()
-    assert counter.frame_count == 1
-    with torch.no_grad():
-        assert torch.equal(model(ids).hidden, eager(ids).hidden)
-    assert counter.frame_count == 2
-    assert torch.equal(loss, eager(ids, ids).loss)
+            pair = (make_model(depth=6, loops=1 + index % 3, regulators=["lns"]) for _ in range(2))
+            check_one_graph_a_grad_mode(*pair, make_ids())
 
 
 def test_two_block_kinds_compile_twice():

@@ -59,13 +59,12 @@ class Measured:
         return found | self._law()
 
     def _law(self) -> dict[str, Number]:
-        fits = {
-            name: value for name, value in growth(self.curves["variance"]).items() if name != "better_fit"
-        }
+        found = growth(self.curves["variance"])
+        # All but `better_fit`, which is a word.
+        fits = {name: value for name, value in found.items() if not isinstance(value, str)}
         power, exponential = fits["power_r2"], fits["exponential_r2"]
-        if power is None or exponential is None:
-            return {**fits, "exponential_minus_power_r2": None}  # type: ignore[dict-item]
-        return {**fits, "exponential_minus_power_r2": float(exponential) - float(power)}  # type: ignore[dict-item]
+        better = None if power is None or exponential is None else exponential - power
+        return {**fits, "exponential_minus_power_r2": better}
 
 
 def middle(depth: int) -> int:

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounter
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -12,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from depthkit.model import Transformer, account, unroll
 from depthkit.model.gains import SiteGains
 from depthkit.model.registries import STREAMS
+from tests.model.one_graph import check_one_graph_a_grad_mode
 from tests.models import make_config, make_ids, make_model, redraw
 
 VARIANTS = {
@@ -182,15 +182,7 @@ COMPILED = ["embedding_skip", "hyper", "mhc", "attention_residual"]  # others ru
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it
 def test_many_layers_compile_to_one_graph_a_grad_mode(name, depth):
     models = [redraw(make_model(depth=depth, dim=8, stream=VARIANTS[name])) for _ in range(2)]
-    (model, eager), counter, ids = models, CompileCounter(), make_ids(1, 4)
-    model.compile_blocks(counter)
-    loss = model(ids, ids).loss
-    loss.backward()
-    assert counter.frame_count == 1
-    with torch.no_grad():
-        assert torch.equal(model(ids).hidden, eager(ids).hidden)
-    assert counter.frame_count == 2
-    assert torch.equal(loss, eager(ids, ids).loss)
+    check_one_graph_a_grad_mode(*models, make_ids(1, 4))
 
 
 @every_variant
