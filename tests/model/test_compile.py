@@ -42,3 +42,12 @@ def test_inductor_agrees_with_eager():
     model, eager, ids = make_model(), make_model(), make_ids()
     model.compile_blocks()
     torch.testing.assert_close(model(ids, ids).loss, eager(ids, ids).loss)
+
+
+@pytest.mark.parametrize(("backend", "fuses"), [("inductor", True), ("eager", False)])
+def test_mixers_know_whether_a_compiler_fuses_what_they_do(backend, fuses):
+    """Attention is chosen by it, and a backend that only runs the graph computes what eager does."""
+    model = make_model()
+    model.compile_blocks(backend)
+    assert [model.block(layer).mixer.branch.compiled for layer in range(2)] == [fuses] * 2
+    assert not make_model().block(0).mixer.branch.compiled
